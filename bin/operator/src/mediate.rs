@@ -34,6 +34,7 @@ use crate::relays::{Relays, Said};
 use crate::rings::Rings;
 use crate::sockets::{self, Made};
 use crate::targets::Targets;
+use crate::turns::{SLOW, Spending, Spent};
 use crate::unclaimed::{By, Unclaimed};
 use crate::waiting::{Waiting, Waits, Why};
 use circuit::{
@@ -143,8 +144,8 @@ pub struct Mediator {
     hunts: Hunts,
     /// Endpoints that have made a socket, or begun or accepted a connection, once for each.
     begun: Vec<u32>,
-    /// What calls of endpoints took that went on by no call.
-    spent: Vec<(u32, Duration)>,
+    /// What calls took that went on by another's, or by none.
+    spent: Vec<Spent>,
 }
 
 impl Default for Mediator {
@@ -533,6 +534,7 @@ impl Mediator {
         if !listener.is_live(waits.call.id) {
             return self.done_with(waits.note);
         }
+        let spending = Spending::begins();
         let again = std::mem::take(&mut self.again);
         let came = self.attempt(slot, waits.program, (waits.note, &waits.call), listener);
         if let Came::Waits { at, why: Why::Room } = came {
@@ -543,6 +545,7 @@ impl Mediator {
         self.until = waits.until.or(self.until);
         self.finish(waits.program, waits.note, waits.call, listener, came);
         self.again = again;
+        self.spent.push(spending.ends(slot, &[]));
     }
 
     /// Whether what somebody waits for at a socket has come.

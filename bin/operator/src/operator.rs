@@ -2,7 +2,7 @@
 
 use crate::mediate::Mediator;
 use crate::runtimes::{Runtimes, Said};
-use crate::turns::Turns;
+use crate::turns::{Spending, Spent, Turns};
 use command::Message;
 use command::verbs::{
     AddCrossing, AddPort, CIRCUITS_ADDRESSES, CONTAINER_BUSY, CONTAINER_PROGRAMS, Capture,
@@ -84,8 +84,6 @@ pub struct Operator {
     /// What the supervisor has not taken yet.
     unsaid: VecDeque<Message>,
     turns: Turns,
-    /// How often this process had slept before it did what it does now.
-    sleeps: i64,
     /// Endpoints that have begun too much, or had this process wait, until then: their programs' calls wait in the kernel.
     paused: BTreeMap<u32, Instant>,
 }
@@ -113,7 +111,6 @@ impl Operator {
             is_late: false,
             unsaid: VecDeque::new(),
             turns: Turns::default(),
-            sleeps: 0,
             paused: BTreeMap::new(),
         }
     }
@@ -132,7 +129,6 @@ impl Operator {
             self.mediator.sleeps();
             let looked = self.wait(&mut events)?;
             self.mediator.wakes();
-            self.sleeps = confine::clock::sleeps();
             self.end_pauses();
             let of_set = events.iter().filter_map(|event: &epoll::Event| {
                 let (data, flags) = (event.data.u64(), event.flags);
@@ -187,8 +183,8 @@ impl Operator {
                 .receivers_tick(&|number| programs.get(&number).map(|(slot, it)| (*slot, it)));
             self.mediator
                 .meter_tick(&|number| programs.get(&number).map(|(slot, it)| (*slot, it)));
-            for (slot, time) in self.mediator.spent() {
-                self.charge(slot, time);
+            for spent in self.mediator.spent() {
+                self.charge(&spent);
             }
         }
     }
@@ -454,7 +450,7 @@ impl Operator {
         if !self.turns.has_turn(slot, most) || self.paused.contains_key(&slot) {
             return Ok(());
         }
-        let began = Instant::now();
+        let spending = Spending::begins();
         // The kernel counts calls that it has told of, also those that ended since: of one that
         // is not there any more it says so, and this does not wait.
         let next = self.mediator.next(slot, number, listener)?;
@@ -465,19 +461,22 @@ impl Operator {
                     programs.get(&number).map(|(slot, it)| (*slot, it))
                 });
         }
-        let now = Instant::now();
-        let took = now.saturating_duration_since(began);
+        let others = self.mediator.spent();
+        let own = spending.ends(slot, &others);
         // Also of a call that is refused, which takes its time: who is not charged for that has its
         // turn for ever.
         if !is_done {
             if guard!("circuits-refused-turns") {
-                self.charge(slot, took);
+                self.charge(&own);
             }
             return Ok(());
         }
+        let now = Instant::now();
         self.turns.called(slot, now);
         self.draw_near(number)?;
-        self.charge(slot, took);
+        for spent in others.iter().chain([&own]) {
+            self.charge(spent);
+        }
         for slot in self.mediator.begun() {
             if let Some(until) = self.turns.begins(slot, now) {
                 self.pause(slot, until);
@@ -486,16 +485,15 @@ impl Operator {
         Ok(())
     }
 
-    /// What was done for an endpoint took so long.
-    fn charge(&mut self, slot: u32, time: Duration) {
-        self.turns.took(slot, time);
+    /// Something was done for an endpoint.
+    fn charge(&mut self, spent: &Spent) {
+        self.turns.took(spent.slot, spent.time);
         let now = Instant::now();
-        if let Some(until) = self.turns.slept(slot, time, now) {
-            // One that waited for a processor is not its program's fault.
-            let sleeps = confine::clock::sleeps();
-            if sleeps != std::mem::replace(&mut self.sleeps, sleeps) {
-                self.pause(slot, until);
-            }
+        if let Some(pause) = self.turns.pause(spent, now) {
+            // Several times: one after the other.
+            let before = self.paused.get(&spent.slot).copied();
+            self.pause(spent.slot, before.map_or(now, |it| it.max(now)) + pause);
+            self.mediator.holds(spent.slot, true);
         }
     }
 
@@ -534,6 +532,9 @@ impl Operator {
         let over: BTreeSet<u32> = over.map(|(slot, _)| slot).collect();
         if over.is_empty() {
             return;
+        }
+        for slot in &over {
+            self.mediator.holds(*slot, false);
         }
         for (number, (slot, listener)) in &self.programs {
             if over.contains(slot) {

@@ -109,15 +109,31 @@ impl Receivers {
         Ok(())
     }
 
-    /// Those for which something came.
-    pub fn ready(&mut self) -> Vec<Receives> {
+    /// Those for which something came, by where they are noted.
+    pub fn ready(&mut self) -> Vec<u16> {
         let mut events = Vec::with_capacity(EVENTS);
         if let Some(epoll) = &self.epoll {
             let now = Timespec::default();
             let _ = epoll::wait(epoll, spare_capacity(&mut events), Some(&now));
         }
-        let notes: Vec<u16> = events.iter().map(|it| it.data.u64() as u16).collect();
-        notes.into_iter().filter_map(|it| self.take(it)).collect()
+        events.iter().map(|it| it.data.u64() as u16).collect()
+    }
+
+    /// Nothing comes for those of an endpoint, for now; or what came meanwhile does.
+    pub fn hold(&mut self, slot: u32, holds: bool) {
+        let Some(epoll) = &self.epoll else {
+            return;
+        };
+        for it in self.waiting.values().filter(|it| it.slot == slot) {
+            // It is so already, or anew.
+            let _ = match holds && guard!("circuits-receivers-held") {
+                true => epoll::delete(epoll, &it.fd),
+                false => {
+                    let data = EventData::new_u64(it.note.into());
+                    epoll::add(epoll, &it.fd, data, EventFlags::IN)
+                }
+            };
+        }
     }
 
     /// Those whose time is over.
@@ -181,7 +197,8 @@ impl Receivers {
         self.waiting.is_empty()
     }
 
-    fn take(&mut self, note: u16) -> Option<Receives> {
+    /// One that waits no more.
+    pub fn take(&mut self, note: u16) -> Option<Receives> {
         let receives = self.waiting.remove(&note)?;
         let thread = receives.call.thread;
         if self.threads.get(&thread) == Some(&note) {
@@ -214,6 +231,11 @@ mod tests {
         }
     }
 
+    fn ready(all: &mut Receivers) -> Vec<u64> {
+        let notes = all.ready();
+        ids(notes.into_iter().filter_map(|it| all.take(it)).collect())
+    }
+
     fn ids(all: Vec<Receives>) -> Vec<u64> {
         all.iter().map(|it| it.call.id).collect()
     }
@@ -234,7 +256,12 @@ mod tests {
         assert!(all.ready().is_empty() && all.overdue(now).is_empty());
         assert_eq!(all.sleep(now), Some(Duration::from_millis(5)));
         other.send(b"x").unwrap();
-        let mut came = ids(all.ready());
+        // Of who is held nothing comes for now.
+        all.hold(7, true);
+        assert!(all.ready().is_empty());
+        all.hold(7, false);
+        assert_eq!(all.ready().len(), 2);
+        let mut came = ready(&mut all);
         came.sort_unstable();
         assert_eq!(came, [1, 2]);
         assert!(all.ready().is_empty(), "nobody waits there any more");

@@ -12,10 +12,53 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// Of a call that took longer because its program had this process wait, that endpoint's next calls wait so many times what
 /// is beyond, this long at most, where others have called so lately: each of their calls would wait for one of its. A program
 /// that waits for a processor has this process wait too, for some milliseconds.
-const SLOW: Duration = Duration::from_millis(10);
+pub const SLOW: Duration = Duration::from_millis(10);
 const SLOW_TIMES: u32 = 9;
 const SLOW_MOST: Duration = Duration::from_secs(5);
-const LATELY: Duration = Duration::from_secs(1);
+const LATELY: Duration = Duration::from_secs(3);
+
+/// What was done for an endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spent {
+    /// Whose it is.
+    pub slot: u32,
+    /// How long it took.
+    pub time: Duration,
+    /// How often this process slept meanwhile: for a processor alone it does not.
+    pub sleeps: i64,
+}
+
+/// Something that is being done for an endpoint.
+pub struct Spending {
+    began: Instant,
+    sleeps: i64,
+}
+
+impl Spending {
+    /// It begins.
+    pub fn begins() -> Spending {
+        Spending {
+            began: Instant::now(),
+            sleeps: confine::clock::sleeps(),
+        }
+    }
+
+    /// How long it has lasted.
+    pub fn lasts(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    /// It is done, and was for this endpoint, but for what was done for others meanwhile.
+    pub fn ends(self, slot: u32, others: &[Spent]) -> Spent {
+        let time: Duration = others.iter().map(|it| it.time).sum();
+        let sleeps: i64 = others.iter().map(|it| it.sleeps).sum();
+        Spent {
+            slot,
+            time: self.lasts().saturating_sub(time),
+            sleeps: confine::clock::sleeps() - self.sleeps - sleeps,
+        }
+    }
+}
 
 /// All endpoints.
 #[derive(Default)]
@@ -84,14 +127,14 @@ impl Turns {
         self.called.insert(slot, now);
     }
 
-    /// A call took so long, and had this process sleep. Until when that endpoint's calls wait for that, if they do.
-    pub fn slept(&self, slot: u32, time: Duration, now: Instant) -> Option<Instant> {
+    /// How long that endpoint's calls wait for what had this process sleep for long, if they do.
+    pub fn pause(&self, spent: &Spent, now: Instant) -> Option<Duration> {
         let lately = |called: &Instant| now.saturating_duration_since(*called) < LATELY;
-        let mut others = self.called.iter().filter(|(other, _)| **other != slot);
-        let beyond = time.saturating_sub(SLOW);
-        let waits = !beyond.is_zero() && others.any(|(_, called)| lately(called));
+        let mut others = self.called.iter().filter(|(slot, _)| **slot != spent.slot);
+        let beyond = spent.time.saturating_sub(SLOW);
+        let waits = spent.sleeps > 0 && !beyond.is_zero() && others.any(|(_, at)| lately(at));
         let pause = (SLOW_TIMES * beyond).min(SLOW_MOST);
-        (waits && guard!("circuits-slow-calls")).then(|| now + pause)
+        (waits && guard!("circuits-slow-calls")).then_some(pause)
     }
 
     /// An endpoint has begun something. Until when its calls wait for that, if they do.
@@ -172,14 +215,32 @@ mod tests {
         );
     }
 
+    #[test]
+    fn what_was_done_for_others_meanwhile_is_theirs() {
+        let before = Spending::begins();
+        std::thread::sleep(Duration::from_millis(1));
+        let spending = Spending::begins();
+        std::thread::sleep(Duration::from_millis(20));
+        let other = spending.ends(8, &[]);
+        assert!(other.time >= Duration::from_millis(20) && other.sleeps > 0);
+        let own = before.ends(7, &[other]);
+        assert!(own.time >= Duration::from_millis(1) && own.sleeps > 0);
+        assert!(own.time < other.time, "{own:?} {other:?}");
+    }
+
     /// Alone it has nobody wait.
     #[test]
     fn whose_calls_have_this_process_sleep_calls_less_often_where_others_call() {
         let (mut turns, now) = (Turns::default(), Instant::now());
         turns.called(7, now);
         let slept = |turns: &Turns, time, after| {
-            let now = now + after;
-            turns.slept(7, time, now).map(|until| until - now)
+            let spent = |sleeps| Spent {
+                slot: 7,
+                time,
+                sleeps,
+            };
+            assert_eq!(turns.pause(&spent(0), now + after), None);
+            turns.pause(&spent(1), now + after)
         };
         let long = Duration::from_millis(400);
         assert_eq!(slept(&turns, long, Duration::ZERO), None);

@@ -62,9 +62,9 @@ impl Mediator {
                 _ => Errno::INPROGRESS,
             };
             if let Some((slot, listener)) = find(waits.program) {
-                let began = Instant::now();
+                let spending = Spending::begins();
                 let _ = listener.answer(waits.call.id, Err(errno));
-                self.spent.push((slot, began.elapsed()));
+                self.spent.push(spending.ends(slot, &[]));
             }
             self.done_with(waits.note);
         }
@@ -82,17 +82,24 @@ impl Mediator {
         }
     }
 
-    /// Those go on for which a datagram came.
+    /// Those go on for which a datagram came; the others have their turns in between.
     pub fn receivers_ready(&mut self, find: Find<'_>) {
-        for waits in self.datagrams.receivers.ready() {
+        let turn = Spending::begins();
+        for note in self.datagrams.receivers.ready() {
+            if turn.lasts() > SLOW {
+                break;
+            }
+            let Some(waits) = self.datagrams.receivers.take(note) else {
+                continue;
+            };
             let Some((slot, listener)) = find(waits.program) else {
                 self.done_with(waits.note);
                 continue;
             };
-            let began = Instant::now();
+            let spending = Spending::begins();
             if !listener.is_live(waits.call.id) {
                 self.done_with(waits.note);
-                self.spent.push((slot, began.elapsed()));
+                self.spent.push(spending.ends(slot, &[]));
                 continue;
             }
             let came = match self.attempt(slot, waits.program, (waits.note, &waits.call), listener)
@@ -106,7 +113,7 @@ impl Mediator {
             };
             self.write();
             self.finish(waits.program, waits.note, waits.call, listener, came);
-            self.spent.push((slot, began.elapsed()));
+            self.spent.push(spending.ends(slot, &[]));
         }
     }
 
@@ -122,9 +129,9 @@ impl Mediator {
         }
         for waits in self.datagrams.receivers.overdue(Instant::now()) {
             if let Some((slot, listener)) = find(waits.program) {
-                let began = Instant::now();
+                let spending = Spending::begins();
                 let _ = listener.answer(waits.call.id, Err(Errno::AGAIN));
-                self.spent.push((slot, began.elapsed()));
+                self.spent.push(spending.ends(slot, &[]));
             }
             self.done_with(waits.note);
         }

@@ -127,9 +127,14 @@ impl Mediator {
         std::mem::take(&mut self.begun)
     }
 
-    /// What calls of endpoints took that went on by no call, since this was asked.
-    pub fn spent(&mut self) -> Vec<(u32, Duration)> {
+    /// What calls took that went on by another's, or by none, since this was asked.
+    pub fn spent(&mut self) -> Vec<Spent> {
         std::mem::take(&mut self.spent)
+    }
+
+    /// Calls of an endpoint that wait for datagrams are left waiting, or no more.
+    pub fn holds(&mut self, slot: u32, holds: bool) {
+        self.datagrams.receivers.hold(slot, holds);
     }
 
     /// An endpoint's calls wait, being too many.

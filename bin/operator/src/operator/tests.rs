@@ -293,3 +293,29 @@ fn that_rules_are_in_force_is_said_when_all_endpoints_are_told_of() {
     let (said, _) = supervisor.recv().unwrap().unwrap();
     assert_eq!(said.body::<Running>().unwrap().epoch, 5);
 }
+
+/// Once for each call; and for want of a processor alone it is not.
+#[test]
+fn whose_calls_have_this_process_sleep_is_paused_once_for_each() {
+    let (control, _supervisor) = Socket::pair().unwrap();
+    let mut operator = Operator::new(control, Sizes::of_kernel().unwrap());
+    let spent = |sleeps| Spent {
+        slot: 7,
+        time: Duration::from_millis(110),
+        sleeps,
+    };
+    operator.turns.called(8, Instant::now());
+    operator.charge(&spent(0));
+    assert!(operator.paused.is_empty());
+    let began = Instant::now();
+    for _ in 0..3 {
+        operator.charge(&spent(1));
+    }
+    let until = *operator.paused.get(&7).unwrap() - began;
+    let whole = 3 * Duration::from_millis(900);
+    assert!(
+        until >= whole && until < whole + Duration::from_secs(1),
+        "{until:?}"
+    );
+    assert_eq!(operator.paused.len(), 1);
+}
