@@ -324,6 +324,12 @@ fn the_unit_is_understood_by_systemd() {
     let unit = text("packaging/systemd/bulkhead.service");
     let keeper = "/usr/local/lib/bulkhead/bulkhead-keeper";
     assert!(unit.contains(&format!("ExecStart={keeper} --run-dir")));
+    let denied = unit
+        .lines()
+        .find(|line| line.starts_with("SystemCallFilter=~"));
+    for needed in ["@debug", "pidfd_getfd", "ptrace", "@ipc", "seccomp"] {
+        assert!(!denied.unwrap().contains(needed), "circuits need {needed}");
+    }
     // As installed: with the program where it says, and its manual page.
     let folder = e2e::private_folder("bulkhead-").unwrap();
     let file = folder.join("bulkhead.service");

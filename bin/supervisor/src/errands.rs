@@ -6,6 +6,7 @@ pub mod calls;
 pub mod chase;
 pub mod fetch;
 pub mod owners;
+pub mod removed;
 pub mod search;
 pub mod tasks;
 
@@ -55,6 +56,7 @@ pub fn run(word: Option<&str>) -> Option<Result<()>> {
         search::SEARCH => Some(search::run()),
         tasks::TASKS => Some(tasks::run()),
         fetch::FETCH => Some(fetch::run()),
+        removed::REMOVED => Some(removed::run()),
         owners::OWNERS => Some(owners::run()),
         EMPTY => {
             seqpacket::empty(std::io::stdin().as_fd());
@@ -187,6 +189,26 @@ impl Errands {
                 self.empty(of, own, Some(first));
             }
             _ => self.empty(of, own, None),
+        }
+    }
+
+    /// Has somebody end what a removed compartment's programs have of circuits: sockets of this namespace, in programs of this
+    /// uid's.
+    pub fn end_circuits(&mut self, uid: u32, network: BorrowedFd<'_>) {
+        let sent = network.try_clone_to_owned().and_then(|network| {
+            let mut command = command(removed::REMOVED);
+            // Nobody hears of what it could not end but by the log.
+            command.arg(uid.to_string()).stdin(network);
+            command
+                .stdout(Stdio::null())
+                .stderr(Stdio::inherit())
+                .spawn()
+        });
+        match sent {
+            Ok(child) => self.ends(Whose::Uid(uid), child),
+            Err(error) => confine::say!(
+                "supervisor: nobody ends the circuits of a compartment that is removed: {error}"
+            ),
         }
     }
 

@@ -205,6 +205,56 @@ while True:
     hears_no_more(&second);
 }
 
+/// Its operator is gone by then: a tenant is removed, and all are.
+#[test]
+fn a_compartment_that_is_removed_leaves_no_circuit() {
+    const TALKS: &str = "
+import os, socket, sys, time
+kind = {'tcp': socket.SOCK_STREAM, 'udp': socket.SOCK_DGRAM}[sys.argv[2]]
+s = socket.socket(socket.AF_INET, kind); at = ('10.1.1.10', 80)
+if sys.argv[1] == 'serves':
+    s.bind(at); s.listen() if sys.argv[2] == 'tcp' else None; print('serves', flush=True)
+    if sys.argv[2] == 'tcp': s, _ = s.accept()
+    s.recv(9); print('goes', flush=True)
+    while s.recv(9): pass
+    print('over', flush=True)
+else:
+    s.connect(at)
+    if os.fork() == 0:
+        # What it sends goes by a copy, natively.
+        s = socket.socket(fileno=os.dup(s.detach()))
+        try:
+            while True: s.send(b'x'); time.sleep(0.01)
+        except OSError: print('over', flush=True)
+    else: s.close(); time.sleep(1000)
+";
+    for ends in [
+        |scene: &Scene| scene.apply("version: 1\ntenants: []\n"),
+        |scene: &Scene| drop(scene.instance.say(&["down"]).unwrap()),
+    ] {
+        let scene = Scene::of(OPEN);
+        scene.file("talks.py", TALKS);
+        let talks = |at, how: &str, until| {
+            scene.start(at, &format!("exec python3 {{f}}/talks.py {how}"), until)
+        };
+        let servers = ["serves tcp", "serves udp"].map(|how| talks("web", how, "serves"));
+        let [tcp, udp] = ["asks tcp", "asks udp"].map(|how| talks("app", how, ""));
+        for server in &servers {
+            server.until("goes");
+        }
+        ends(&scene);
+        for (what, of) in [
+            ("server", &servers[0]),
+            ("client", &tcp),
+            ("datagrams", &udp),
+        ] {
+            let is_over = |_: &e2e::Instance| of.out().contains("over");
+            let is_over = scene.instance.until(Duration::from_secs(5), is_over);
+            assert!(is_over, "{what}: {}", of.out());
+        }
+    }
+}
+
 /// While others are still looked for, and after.
 #[test]
 fn hidden_circuits_are_cut_by_id_one_after_another() {

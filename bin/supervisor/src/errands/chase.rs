@@ -175,7 +175,11 @@ fn sockets_from(thread: u32, from: u64, mut meets: impl FnMut(u64, i32)) -> u64 
 
 /// Ends what goes by this socket, for all who have it, if it is one that is wanted: a stream is over, datagrams go to
 /// nobody. Its inode and its kind.
-fn ends(target: &Target, number: i32, wanted: &BTreeSet<u64>) -> Option<(u64, SocketType)> {
+pub(super) fn ends(
+    target: &Target,
+    number: i32,
+    wanted: &BTreeSet<u64>,
+) -> Option<(u64, SocketType)> {
     let fd = target.take(number).ok()?;
     let inode = fstat(&fd).ok()?.st_ino;
     if !wanted.contains(&inode) {

@@ -125,15 +125,19 @@ pub fn run() -> Result<()> {
     let mut text = String::new();
     std::io::stdin().read_to_string(&mut text)?;
     let wanted = Wanted::of(&text).ok_or(std::io::ErrorKind::InvalidInput)?;
-    let out = &mut std::io::stdout();
+    everywhere(&wanted, &mut std::io::stdout())
+}
+
+/// In all processes, and where nothing that is listed shows them.
+pub(super) fn everywhere(wanted: &Wanted, out: &mut impl Write) -> Result<()> {
     let (began, listed): (_, Vec<u32>) = (Instant::now(), numbers("/proc").collect());
-    let seen = search(&wanted, listed.clone(), out)?;
+    let seen = search(wanted, listed.clone(), out)?;
     let is_seen = |inode: &u64| seen.values().any(|held| held.inodes.contains(inode));
     if !wanted.inodes.iter().all(is_seen) && guard!("hunt-calls") {
         // It leaves time to chase.
-        end_calls(&wanted, numbers("/proc"), began + LONGEST - 2 * CHASE, out)?;
+        end_calls(wanted, numbers("/proc"), began + LONGEST - 2 * CHASE, out)?;
     }
-    chase(&wanted, &listed, seen, out)
+    chase(wanted, &listed, seen, out)
 }
 
 /// Who had which of what is looked for, or may have had: a descriptor that was listed was gone when it was looked at.

@@ -576,6 +576,10 @@ impl Supervisor {
                 .part_unseen(Whose::Uid(uid.unwrap_or(0)), room.as_fd());
             self.keeper.forget_one(Key::Room(compartment, number));
         }
+        if let Some(circuits) = circuits.as_deref().filter(|_| guard!("circuits-removed")) {
+            self.errands
+                .end_circuits(circuits.uid, circuits.network.as_fd());
+        }
         self.end_meter(meter);
         self.end_crossings(compartment);
         for part in [SeatPart::Circuits, SeatPart::Network] {
@@ -590,7 +594,7 @@ impl Supervisor {
             self.release_uid(uid);
         }
         self.share_programs();
-        // There is nothing left that a change could cut.
+        // What a change would have cut is ended with the rest.
         for owed in circuits.into_iter().flat_map(|circuits| circuits.owed) {
             self.done(owed.seq());
         }

@@ -1,0 +1,139 @@
+//! The circuits of a compartment that is removed are ended: its operator is gone with it, and what its programs have of them they
+//! would go on with. All their sockets are in a network namespace of the compartment's own.
+
+use super::chase::ends;
+use super::search::{Says, Wanted, everywhere};
+use notify::Target;
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use std::collections::BTreeSet;
+use std::fs::read;
+use std::io::{ErrorKind, Result, Write};
+use std::os::fd::AsFd;
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread::{Builder, sleep};
+use std::time::{Duration, Instant};
+
+/// The word by which this program ends them: those of the namespace on its input, in programs of this uid's user namespaces.
+pub const REMOVED: &str = "removed";
+/// For so long they are looked for, with so long between, and longer each time.
+const LONGEST: Duration = Duration::from_secs(20);
+const REST: Duration = Duration::from_millis(20);
+const LONGEST_REST: Duration = Duration::from_secs(2);
+/// Who gets no further for so long is held up where it is, which is looked at last from then on.
+const STILL: Duration = Duration::from_millis(300);
+
+/// Ends them.
+///
+/// # Errors
+/// What is asked for is not understood; the kernel's.
+pub fn run() -> Result<()> {
+    let uid = std::env::args().nth(2).and_then(|uid| uid.parse().ok());
+    let uid = uid.ok_or(ErrorKind::InvalidInput)?;
+    let kind = Some(LinkNameSpaceType::Network);
+    move_into_link_name_space(std::io::stdin().as_fd(), kind)?;
+    let left = end_all(uid, listed()?, Instant::now() + LONGEST)?;
+    if !left.is_empty() {
+        confine::say!(
+            "supervisor: {} ends of circuits of a compartment that is removed are found with no process",
+            left.len()
+        );
+    }
+    Ok(())
+}
+
+/// Inodes of all AF_UNIX sockets of this namespace.
+fn listed() -> Result<BTreeSet<u64>> {
+    // Their names, which are behind that, are any bytes.
+    let text = read("/proc/thread-self/net/unix")?;
+    let inode = |line: &[u8]| {
+        let mut words = line.split(|byte| *byte == b' ').filter(|it| !it.is_empty());
+        str::from_utf8(words.nth(6)?).ok()?.parse().ok()
+    };
+    Ok(text
+        .split(|byte| *byte == b'\n')
+        .filter_map(inode)
+        .collect())
+}
+
+/// Those that are left then.
+fn end_all(uid: u32, mut left: BTreeSet<u64>, until: Instant) -> Result<BTreeSet<u64>> {
+    let (mut late, mut rest) = (BTreeSet::new(), REST);
+    loop {
+        let wanted = Wanted {
+            uid,
+            chases: true,
+            late: late.clone(),
+            inodes: left.clone(),
+        };
+        late.extend(end_some(wanted, &mut left));
+        let there = listed()?;
+        left.retain(|inode| there.contains(inode));
+        if left.is_empty() || Instant::now() > until {
+            return Ok(left);
+        }
+        sleep(rest);
+        rest = (2 * rest).min(LONGEST_REST);
+    }
+}
+
+/// Where what is said by who looks goes.
+struct Out(Sender<Vec<u8>>);
+
+impl Write for Out {
+    fn write(&mut self, bytes: &[u8]) -> Result<usize> {
+        let sent = self.0.send(bytes.to_vec());
+        sent.map(|()| bytes.len())
+            .map_err(|_| ErrorKind::BrokenPipe.into())
+    }
+    fn flush(&mut self) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// Ends those that are found by one search. By whom it was held up, if it was: it is left behind, as is who ends one that
+/// turns out to be something else.
+fn end_some(wanted: Wanted, left: &mut BTreeSet<u64>) -> Option<u32> {
+    let (says, said) = mpsc::channel();
+    let (tells, ended) = mpsc::channel();
+    let thread = || Builder::new().stack_size(256 << 10);
+    let searches = move || {
+        let _ = everywhere(&wanted, &mut Out(says));
+    };
+    thread().spawn(searches).ok()?;
+    let (mut line, mut at) = (Vec::new(), 0);
+    let held_up = loop {
+        let bytes = match said.recv_timeout(STILL) {
+            Ok(bytes) => bytes,
+            Err(RecvTimeoutError::Timeout) => break Some(at).filter(|at| *at != 0),
+            Err(RecvTimeoutError::Disconnected) => break None,
+        };
+        line.extend_from_slice(&bytes);
+        while let Some(end) = line.iter().position(|byte| *byte == b'\n') {
+            let whole: Vec<u8> = line.drain(..=end).collect();
+            match Says::of(String::from_utf8_lossy(&whole).trim_end()) {
+                Some(Says::At(process)) => at = process,
+                Some(Says::Chases) => at = 0,
+                // Who chases has ended it.
+                Some(Says::Found(inode, 0, _)) => drop(left.remove(&inode)),
+                Some(Says::Found(inode, of, number)) if left.contains(&inode) => {
+                    let tells = tells.clone();
+                    let end = move || {
+                        let target = Target::open(of).ok();
+                        let wanted = BTreeSet::from([inode]);
+                        let ended = target.and_then(|it| ends(&it, number.cast_signed(), &wanted));
+                        let _ = tells.send(ended);
+                    };
+                    // Where there is no thread now there is one the next time.
+                    let _ = thread().spawn(end);
+                }
+                _ => {}
+            }
+        }
+    };
+    drop(tells);
+    // Bound: as many as were sent.
+    while let Ok(ended) = ended.recv_timeout(STILL) {
+        left.retain(|inode| ended.is_none_or(|(it, _)| it != *inode));
+    }
+    held_up
+}
