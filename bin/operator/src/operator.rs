@@ -38,6 +38,8 @@ const NEAR: usize = 16;
 /// Sockets that an endpoint's programs may make, and connections that they may begin or accept, a
 /// second, where the spec says nothing: about as many as there can be.
 const SETUPS: u32 = 50_000;
+/// So long an endpoint waits at most for what its calls took.
+const PAUSED_MOST: Duration = Duration::from_secs(30);
 /// Events at a time.
 const EVENTS: usize = 64;
 
@@ -129,7 +131,7 @@ impl Operator {
             self.mediator.sleeps();
             let looked = self.wait(&mut events)?;
             self.mediator.wakes();
-            self.end_pauses();
+            self.end_pauses()?;
             let of_set = events.iter().filter_map(|event: &epoll::Event| {
                 let (data, flags) = (event.data.u64(), event.flags);
                 let number = (data >> 32 << 32 == PROGRAM).then_some(data as u32)?;
@@ -184,7 +186,7 @@ impl Operator {
             self.mediator
                 .meter_tick(&|number| programs.get(&number).map(|(slot, it)| (*slot, it)));
             for spent in self.mediator.spent() {
-                self.charge(&spent);
+                self.charge(&spent)?;
             }
         }
     }
@@ -467,7 +469,7 @@ impl Operator {
         // turn for ever.
         if !is_done {
             if guard!("circuits-refused-turns") {
-                self.charge(&own);
+                self.charge(&own)?;
             }
             return Ok(());
         }
@@ -475,7 +477,7 @@ impl Operator {
         self.turns.called(slot, now);
         self.draw_near(number)?;
         for spent in others.iter().chain([&own]) {
-            self.charge(spent);
+            self.charge(spent)?;
         }
         for slot in self.mediator.begun() {
             if let Some(until) = self.turns.begins(slot, now) {
@@ -486,15 +488,17 @@ impl Operator {
     }
 
     /// Something was done for an endpoint.
-    fn charge(&mut self, spent: &Spent) {
+    fn charge(&mut self, spent: &Spent) -> Result<(), Errno> {
         self.turns.took(spent.slot, spent.time);
         let now = Instant::now();
         if let Some(pause) = self.turns.pause(spent, now) {
-            // Several times: one after the other.
+            // Several times: one after the other, but not for ever.
             let before = self.paused.get(&spent.slot).copied();
-            self.pause(spent.slot, before.map_or(now, |it| it.max(now)) + pause);
-            self.mediator.holds(spent.slot, true);
+            let until = before.map_or(now, |it| it.max(now)) + pause;
+            self.pause(spent.slot, until.min(now + PAUSED_MOST));
+            self.mediator.holds(spent.slot, true)?;
         }
+        Ok(())
     }
 
     /// How long this process may sleep.
@@ -526,15 +530,15 @@ impl Operator {
         }
     }
 
-    fn end_pauses(&mut self) {
+    fn end_pauses(&mut self) -> Result<(), Errno> {
         let now = Instant::now();
         let over = self.paused.extract_if(.., |_, until| *until <= now);
         let over: BTreeSet<u32> = over.map(|(slot, _)| slot).collect();
         if over.is_empty() {
-            return;
+            return Ok(());
         }
-        for slot in &over {
-            self.mediator.holds(*slot, false);
+        for slot in over.iter().filter(|_| guard!("circuits-holds-end")) {
+            self.mediator.holds(*slot, false)?;
         }
         for (number, (slot, listener)) in &self.programs {
             if over.contains(slot) {
@@ -542,6 +546,7 @@ impl Operator {
                 let _ = self.watch(listener, PROGRAM | u64::from(*number));
             }
         }
+        Ok(())
     }
 
     /// Calls that waited for a datagram that came.

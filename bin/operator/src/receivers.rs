@@ -120,20 +120,27 @@ impl Receivers {
     }
 
     /// Nothing comes for those of an endpoint, for now; or what came meanwhile does.
-    pub fn hold(&mut self, slot: u32, holds: bool) {
+    ///
+    /// # Errors
+    /// The kernel's, of one that would wait for ever.
+    pub fn hold(&mut self, slot: u32, holds: bool) -> Result<(), Errno> {
         let Some(epoll) = &self.epoll else {
-            return;
+            return Ok(());
         };
         for it in self.waiting.values().filter(|it| it.slot == slot) {
-            // It is so already, or anew.
-            let _ = match holds && guard!("circuits-receivers-held") {
-                true => epoll::delete(epoll, &it.fd),
-                false => {
-                    let data = EventData::new_u64(it.note.into());
-                    epoll::add(epoll, &it.fd, data, EventFlags::IN)
-                }
+            let data = EventData::new_u64(it.note.into());
+            let done = match holds {
+                true if guard!("circuits-receivers-held") => epoll::delete(epoll, &it.fd),
+                true => Ok(()),
+                false => epoll::add(epoll, &it.fd, data, EventFlags::IN),
             };
+            match done {
+                // It is so already.
+                Ok(()) | Err(Errno::NOENT | Errno::EXIST) => {}
+                Err(error) => return Err(error),
+            }
         }
+        Ok(())
     }
 
     /// Those whose time is over.
@@ -257,9 +264,9 @@ mod tests {
         assert_eq!(all.sleep(now), Some(Duration::from_millis(5)));
         other.send(b"x").unwrap();
         // Of who is held nothing comes for now.
-        all.hold(7, true);
+        all.hold(7, true).unwrap();
         assert!(all.ready().is_empty());
-        all.hold(7, false);
+        all.hold(7, false).unwrap();
         assert_eq!(all.ready().len(), 2);
         let mut came = ready(&mut all);
         came.sort_unstable();

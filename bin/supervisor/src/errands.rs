@@ -195,21 +195,27 @@ impl Errands {
     /// Has somebody end what a removed compartment's programs have of circuits: sockets of this namespace, in programs of this
     /// uid's.
     pub fn end_circuits(&mut self, uid: u32, network: BorrowedFd<'_>) {
-        let sent = network.try_clone_to_owned().and_then(|network| {
+        let sends = || {
             let mut command = command(removed::REMOVED);
             // Nobody hears of what it could not end but by the log.
-            command.arg(uid.to_string()).stdin(network);
+            command.arg(uid.to_string()).stderr(Stdio::inherit());
             command
-                .stdout(Stdio::null())
-                .stderr(Stdio::inherit())
-                .spawn()
-        });
+                .stdin(network.try_clone_to_owned()?)
+                .stdout(Stdio::null());
+            command.spawn()
+        };
+        let mut sent = sends();
+        if sent.is_err() && !self.spare.is_empty() {
+            self.spare.clear();
+            sent = sends();
+        }
         match sent {
             Ok(child) => self.ends(Whose::Uid(uid), child),
             Err(error) => confine::say!(
                 "supervisor: nobody ends the circuits of a compartment that is removed: {error}"
             ),
         }
+        self.keep_spare();
     }
 
     /// Has somebody throw away what waits in a socket, or in two. Where nobody can be sent they stay here, open,

@@ -629,6 +629,11 @@ impl Supervisor {
                 status,
             );
         }
+        // Who ends circuits would be killed with this process.
+        while self.errands.is_awaited() && self.now() < until {
+            std::thread::sleep(std::time::Duration::from_millis(2));
+            self.errands.reap();
+        }
         self.old_cgroups.retain(|group| group.remove().is_err());
         self.keeper.forget("");
     }

@@ -168,7 +168,7 @@ int main(int count, char **args) {
     if (fork() == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         // Before that not even SIGKILL ends who waits.
-        if (sends) alarm(5);
+        if (sends) alarm(9);
         serves(fuse, shared ? FUSE_WRITE : memory ? FUSE_READ : FUSE_FLUSH);
     }
     close(fuse);

@@ -264,7 +264,7 @@ fn who_sends_what_never_comes_by_a_number_that_is_closed_is_ended() {
     for (n, how) in ["sends", "sends executes"].into_iter().enumerate() {
         let mut sends = scene.start("app", &format!("exec {{f}}/held {how}"), "holds");
         scene.apply(&guarded.replace("ports: [80]", "ports: [99]"));
-        assert!(sends.wait(Duration::from_secs(10)).is_some(), "{how}");
+        assert!(sends.wait(Duration::from_secs(20)).is_some(), "{how}");
         let log = scene.instance.log();
         let ended = log.matches("is ended: it was in a call").count();
         assert_eq!(ended, n + 1, "{how}: {log}");
@@ -279,7 +279,7 @@ fn who_sends_what_never_comes_by_a_number_that_is_closed_is_ended() {
 fn who_has_the_operator_sleep_has_its_calls_delayed_where_others_call() {
     const SLOW: &str = "
 import ctypes, mmap, socket, threading
-c = ctypes.CDLL(None, use_errno=True); size = ctypes.c_size_t(8 << 30)
+c = ctypes.CDLL(None, use_errno=True); size = ctypes.c_size_t(16 << 30)
 c.mmap.restype = ctypes.c_void_p
 at = ctypes.c_void_p(c.mmap(None, size, 1, 0x4022, -1, ctypes.c_long(0)))
 assert c.madvise(at, size, 15) == 0 and c.madvise(at, size, 22) == 0
@@ -296,9 +296,27 @@ import socket, time
 until = time.monotonic() + 3
 while time.monotonic() < until: socket.socket().close()
 ";
+    const HEARS: &str = "
+import socket
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('10.1.1.11', 53)); print('hears', flush=True)
+while True: s.recvfrom(9); print('x', flush=True)
+";
+    const TELLS: &str = "
+import socket, time
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.connect(('10.1.1.11', 53))
+while True: s.send(b'x'); time.sleep(0.05)
+";
     let scene = Scene::of(OPEN);
-    scene.file("slow.py", SLOW);
-    scene.file("asks.py", ASKS);
+    for (name, text) in [
+        ("slow.py", SLOW),
+        ("asks.py", ASKS),
+        ("hears.py", HEARS),
+        ("tells.py", TELLS),
+    ] {
+        scene.file(name, text);
+    }
+    let hears = scene.start("app", "exec python3 {f}/hears.py", "hears");
+    let _tells = scene.start("web", "exec python3 {f}/tells.py", "");
     let asks = || scene.says("web", "python3 {f}/asks.py");
     let delayed = || {
         let metrics = scene.metrics();
@@ -310,8 +328,13 @@ while time.monotonic() < until: socket.socket().close()
     asks();
     asks();
     let before = delayed();
-    let _slow = scene.start("app", "exec python3 {f}/slow.py", "slow");
+    let slow = scene.start("app", "exec python3 {f}/slow.py", "slow");
     asks();
     assert!(delayed() > before, "{} {before}", delayed());
+    drop(slow);
+    // Whose receives waited as long goes on to hear.
+    let heard = hears.out().len();
+    let hears_on = |_: &e2e::Instance| hears.out().len() > heard + 20;
+    assert!(scene.instance.until(Duration::from_secs(35), hears_on));
     assert_eq!(operator(&scene), (0, 0));
 }

@@ -133,8 +133,11 @@ impl Mediator {
     }
 
     /// Calls of an endpoint that wait for datagrams are left waiting, or no more.
-    pub fn holds(&mut self, slot: u32, holds: bool) {
-        self.datagrams.receivers.hold(slot, holds);
+    ///
+    /// # Errors
+    /// The kernel's: some would wait for ever.
+    pub fn holds(&mut self, slot: u32, holds: bool) -> Result<(), Errno> {
+        self.datagrams.receivers.hold(slot, holds)
     }
 
     /// An endpoint's calls wait, being too many.
@@ -182,6 +185,8 @@ impl Mediator {
     /// sockets. Who would be let in to one that listens would wait for nobody.
     pub fn closes(&mut self, slot: u32) {
         self.limits.remove(&slot);
+        // The next one's there is charged for nothing of it.
+        self.spent.retain(|it| it.slot != slot);
         self.leaves_behind(slot);
         if guard!("circuits-left-behind") {
             self.review_datagrams();

@@ -305,11 +305,11 @@ fn whose_calls_have_this_process_sleep_is_paused_once_for_each() {
         sleeps,
     };
     operator.turns.called(8, Instant::now());
-    operator.charge(&spent(0));
+    operator.charge(&spent(0)).unwrap();
     assert!(operator.paused.is_empty());
     let began = Instant::now();
     for _ in 0..3 {
-        operator.charge(&spent(1));
+        operator.charge(&spent(1)).unwrap();
     }
     let until = *operator.paused.get(&7).unwrap() - began;
     let whole = 3 * Duration::from_millis(900);

@@ -65,13 +65,13 @@ pub(super) fn end_calls(
     let (mut next, mut waiting) = (its.iter(), 0);
     let mut missed = its.len();
     while missed > 0 {
-        while waiting < AT_ONCE {
+        while waiting < AT_ONCE && Instant::now() < until {
             let Some(process) = next.next().copied() else {
                 break;
             };
             let (says, wanted) = (says.clone(), wanted.clone());
             let ends = move || {
-                let is_ended = is_its(process, &wanted) && ends_in(process);
+                let is_ended = ends_in(process, &wanted);
                 let _ = says.send((process, is_ended));
             };
             if Builder::new().stack_size(64 << 10).spawn(ends).is_err() {
@@ -102,6 +102,14 @@ pub(super) fn end_calls(
     Ok(())
 }
 
+/// It is told that one was.
+pub fn say_ended(process: u32) {
+    confine::say!(
+        "supervisor: process {process} is ended: it was in a call that sends and did not leave it, \
+         and circuits that are to be cut are found with no process"
+    );
+}
+
 /// How a thread is asked to leave its call.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Asked {
@@ -117,17 +125,21 @@ enum Asked {
 
 /// One that is to leave.
 struct Leaves {
+    since: Instant,
     asked: Asked,
     /// It was seen to send. What it is in otherwise may take long and be anything: to read from a disk, say.
     sends: bool,
 }
 
 /// Has threads of a process leave what they send by. Whether it had to be ended.
-fn ends_in(process: u32) -> bool {
+fn ends_in(process: u32, wanted: &Wanted) -> bool {
     let pid = Pid::from_raw(process.cast_signed());
     let Some(pidfd) = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) else {
         return false;
     };
+    if !is_its(process, wanted) {
+        return false;
+    }
     let (asks, asked) = mpsc::channel();
     let (tells, told) = mpsc::channel();
     let interrupts = move || interrupt(&asked, &tells);
@@ -143,11 +155,13 @@ fn ends_in(process: u32) -> bool {
     while began.elapsed() < LONGEST {
         if looks < LOOKS {
             looks += 1;
-            for thread in numbers(&format!("/proc/{process}/task")) {
+            let threads = numbers(&format!("/proc/{process}/task"));
+            for thread in threads.take_while(|_| began.elapsed() < LONGEST / 2) {
                 let known = leave.contains_key(&thread) || left.contains(&thread);
                 if !known && is_in_call(thread) && !is_killed(thread) {
                     let _ = asks.send(thread);
                     let new = Leaves {
+                        since: Instant::now(),
                         asked: Asked::Interrupted,
                         sends: false,
                     };
@@ -175,7 +189,9 @@ fn ends_in(process: u32) -> bool {
             !has_left
         });
     }
-    let stays = |it: &Leaves| it.sends && it.asked != Asked::Refused;
+    // Who was asked late has had little time.
+    let is_bound = |it: &Leaves| matches!(it.asked, Asked::Interrupted | Asked::Traced);
+    let stays = |it: &Leaves| it.sends && is_bound(it) && it.since.elapsed() >= LONGEST / 2;
     let is_ended = leave.values().any(stays)
         && guard!("hunt-calls-ends")
         && pidfd_send_signal(&pidfd, Signal::KILL).is_ok();
@@ -190,46 +206,44 @@ fn ends_in(process: u32) -> bool {
 fn interrupt(asked: &Receiver<u32>, tells: &Sender<(u32, Asked)>) {
     let (mut new, mut interrupted): (Vec<u32>, Vec<(u32, Interrupted)>) = Default::default();
     loop {
-        let is_over = match asked.recv_timeout(APART) {
-            Ok(thread) => {
-                new.push(thread);
-                false
-            }
-            Err(error) => error == RecvTimeoutError::Disconnected,
-        };
-        new.extend(asked.try_iter());
-        let mut said = Vec::new();
-        new.retain(|thread| match Interrupted::new(*thread) {
-            Ok(one) => {
-                said.push((*thread, Asked::Interrupted));
-                interrupted.push((*thread, one));
-                false
-            }
-            Err(Errno::SRCH) => {
-                said.push((*thread, Asked::Left));
-                false
-            }
-            // Its tracer may let it go.
-            Err(_) if is_traced(*thread) => {
-                said.push((*thread, Asked::Traced));
-                true
-            }
-            Err(_) => {
-                said.push((*thread, Asked::Refused));
-                true
-            }
-        });
-        interrupted.retain(|(thread, one)| {
-            let has_left = one.has_left();
-            said.extend(has_left.then_some((*thread, Asked::Left)));
-            !has_left
-        });
-        let is_heard = said.into_iter().all(|it| tells.send(it).is_ok());
+        let first = asked.recv_timeout(APART);
+        let is_over = first == Err(RecvTimeoutError::Disconnected);
+        new.extend(first.into_iter().chain(asked.try_iter()));
+        let mut is_heard = true;
+        for thread in std::mem::take(&mut new) {
+            // Who begins to execute may wait for one that has left.
+            is_heard &= tell_who_left(&mut interrupted, tells);
+            let asked = match Interrupted::new(thread) {
+                Ok(one) => {
+                    interrupted.push((thread, one));
+                    Asked::Interrupted
+                }
+                Err(Errno::SRCH) => Asked::Left,
+                // Its tracer may let it go.
+                Err(_) => {
+                    new.push(thread);
+                    match is_traced(thread) {
+                        true => Asked::Traced,
+                        false => Asked::Refused,
+                    }
+                }
+            };
+            is_heard &= tells.send((thread, asked)).is_ok();
+        }
+        is_heard &= tell_who_left(&mut interrupted, tells);
         // Who is interrupted still goes on by itself with the end of this.
         if is_over || !is_heard {
             return;
         }
     }
+}
+
+/// Whether that is heard.
+fn tell_who_left(all: &mut Vec<(u32, Interrupted)>, tells: &Sender<(u32, Asked)>) -> bool {
+    let left = all.extract_if(.., |(_, one)| one.has_left());
+    let left: Vec<u32> = left.map(|(thread, _)| thread).collect();
+    let mut told = left.into_iter().map(|it| tells.send((it, Asked::Left)));
+    told.all(|it| it.is_ok())
 }
 
 /// What a thread is in.

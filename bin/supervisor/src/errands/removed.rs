@@ -7,9 +7,9 @@ use notify::Target;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::collections::BTreeSet;
 use std::fs::read;
-use std::io::{ErrorKind, Result, Write};
+use std::io::{ErrorKind, LineWriter, Result, Write};
 use std::os::fd::AsFd;
-use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
 use std::thread::{Builder, sleep};
 use std::time::{Duration, Instant};
 
@@ -21,6 +21,10 @@ const REST: Duration = Duration::from_millis(20);
 const LONGEST_REST: Duration = Duration::from_secs(2);
 /// Who gets no further for so long is held up where it is, which is looked at last from then on.
 const STILL: Duration = Duration::from_millis(300);
+/// Those that are being ended at a time, each by a thread: what has come in one's place may have it wait for ever.
+const AT_ONCE: usize = 64;
+/// What is said by who searches waits, if so much does.
+const BACKLOG: usize = 1024;
 
 /// Ends them.
 ///
@@ -31,17 +35,16 @@ pub fn run() -> Result<()> {
     let uid = uid.ok_or(ErrorKind::InvalidInput)?;
     let kind = Some(LinkNameSpaceType::Network);
     move_into_link_name_space(std::io::stdin().as_fd(), kind)?;
-    let left = end_all(uid, listed()?, Instant::now() + LONGEST)?;
-    if !left.is_empty() {
-        confine::say!(
-            "supervisor: {} ends of circuits of a compartment that is removed are found with no process",
-            left.len()
-        );
+    match end_all(uid, Instant::now() + LONGEST)? {
+        0 => {}
+        left => confine::say!(
+            "supervisor: {left} ends of circuits of a compartment that is removed are found with no process"
+        ),
     }
     Ok(())
 }
 
-/// Inodes of all AF_UNIX sockets of this namespace.
+/// Inodes of all AF_UNIX sockets of this namespace. What is connected and not accepted yet has none, and ends with who connected.
 fn listed() -> Result<BTreeSet<u64>> {
     // Their names, which are behind that, are any bytes.
     let text = read("/proc/thread-self/net/unix")?;
@@ -49,35 +52,32 @@ fn listed() -> Result<BTreeSet<u64>> {
         let mut words = line.split(|byte| *byte == b' ').filter(|it| !it.is_empty());
         str::from_utf8(words.nth(6)?).ok()?.parse().ok()
     };
-    Ok(text
-        .split(|byte| *byte == b'\n')
-        .filter_map(inode)
-        .collect())
+    let all = text.split(|byte| *byte == b'\n').filter_map(inode);
+    Ok(all.filter(|inode| *inode != 0).collect())
 }
 
-/// Those that are left then.
-fn end_all(uid: u32, mut left: BTreeSet<u64>, until: Instant) -> Result<BTreeSet<u64>> {
-    let (mut late, mut rest) = (BTreeSet::new(), REST);
+/// How many are left then.
+fn end_all(uid: u32, until: Instant) -> Result<usize> {
+    let (mut ended, mut late, mut rest) = (BTreeSet::new(), BTreeSet::new(), REST);
     loop {
+        let left: BTreeSet<u64> = listed()?.difference(&ended).copied().collect();
+        if left.is_empty() || Instant::now() > until {
+            return Ok(left.len());
+        }
         let wanted = Wanted {
             uid,
             chases: true,
             late: late.clone(),
-            inodes: left.clone(),
+            inodes: left,
         };
-        late.extend(end_some(wanted, &mut left));
-        let there = listed()?;
-        left.retain(|inode| there.contains(inode));
-        if left.is_empty() || Instant::now() > until {
-            return Ok(left);
-        }
+        late.extend(end_some(wanted, until, &mut ended));
         sleep(rest);
         rest = (2 * rest).min(LONGEST_REST);
     }
 }
 
 /// Where what is said by who looks goes.
-struct Out(Sender<Vec<u8>>);
+struct Out(SyncSender<Vec<u8>>);
 
 impl Write for Out {
     fn write(&mut self, bytes: &[u8]) -> Result<usize> {
@@ -92,17 +92,25 @@ impl Write for Out {
 
 /// Ends those that are found by one search. By whom it was held up, if it was: it is left behind, as is who ends one that
 /// turns out to be something else.
-fn end_some(wanted: Wanted, left: &mut BTreeSet<u64>) -> Option<u32> {
-    let (says, said) = mpsc::channel();
-    let (tells, ended) = mpsc::channel();
+fn end_some(wanted: Wanted, until: Instant, ended: &mut BTreeSet<u64>) -> Option<u32> {
+    let (says, said) = mpsc::sync_channel(BACKLOG);
+    let (tells, told) = mpsc::channel();
     let thread = || Builder::new().stack_size(256 << 10);
+    let inodes = wanted.inodes.clone();
     let searches = move || {
-        let _ = everywhere(&wanted, &mut Out(says));
+        let _ = everywhere(&wanted, &mut LineWriter::new(Out(says)));
     };
     thread().spawn(searches).ok()?;
-    let (mut line, mut at) = (Vec::new(), 0);
+    let (mut line, mut at, mut under_way) = (Vec::new(), 0, 0);
+    let hears = |told: &Receiver<Option<u64>>, under_way: &mut usize, ended: &mut BTreeSet<u64>| {
+        for inode in told.try_iter() {
+            *under_way -= 1;
+            ended.extend(inode);
+        }
+    };
     let held_up = loop {
         let bytes = match said.recv_timeout(STILL) {
+            _ if Instant::now() > until => break None,
             Ok(bytes) => bytes,
             Err(RecvTimeoutError::Timeout) => break Some(at).filter(|at| *at != 0),
             Err(RecvTimeoutError::Disconnected) => break None,
@@ -110,30 +118,36 @@ fn end_some(wanted: Wanted, left: &mut BTreeSet<u64>) -> Option<u32> {
         line.extend_from_slice(&bytes);
         while let Some(end) = line.iter().position(|byte| *byte == b'\n') {
             let whole: Vec<u8> = line.drain(..=end).collect();
+            hears(&told, &mut under_way, ended);
             match Says::of(String::from_utf8_lossy(&whole).trim_end()) {
                 Some(Says::At(process)) => at = process,
                 Some(Says::Chases) => at = 0,
+                Some(Says::Ended(process)) => super::calls::say_ended(process),
                 // Who chases has ended it.
-                Some(Says::Found(inode, 0, _)) => drop(left.remove(&inode)),
-                Some(Says::Found(inode, of, number)) if left.contains(&inode) => {
+                Some(Says::Found(inode, 0, _)) => drop(ended.insert(inode)),
+                // Where there is no room, or no thread, there is the next time.
+                Some(Says::Found(inode, of, number))
+                    if under_way < AT_ONCE
+                        && inodes.contains(&inode)
+                        && !ended.contains(&inode) =>
+                {
                     let tells = tells.clone();
                     let end = move || {
                         let target = Target::open(of).ok();
                         let wanted = BTreeSet::from([inode]);
                         let ended = target.and_then(|it| ends(&it, number.cast_signed(), &wanted));
-                        let _ = tells.send(ended);
+                        let _ = tells.send(ended.map(|(inode, _)| inode));
                     };
-                    // Where there is no thread now there is one the next time.
-                    let _ = thread().spawn(end);
+                    under_way += usize::from(thread().spawn(end).is_ok());
                 }
                 _ => {}
             }
         }
     };
-    drop(tells);
-    // Bound: as many as were sent.
-    while let Ok(ended) = ended.recv_timeout(STILL) {
-        left.retain(|inode| ended.is_none_or(|(it, _)| it != *inode));
+    let begun = Instant::now();
+    while under_way > 0 && begun.elapsed() < STILL {
+        sleep(Duration::from_millis(1));
+        hears(&told, &mut under_way, ended);
     }
     held_up
 }

@@ -576,10 +576,6 @@ impl Supervisor {
                 .part_unseen(Whose::Uid(uid.unwrap_or(0)), room.as_fd());
             self.keeper.forget_one(Key::Room(compartment, number));
         }
-        if let Some(circuits) = circuits.as_deref().filter(|_| guard!("circuits-removed")) {
-            self.errands
-                .end_circuits(circuits.uid, circuits.network.as_fd());
-        }
         self.end_meter(meter);
         self.end_crossings(compartment);
         for part in [SeatPart::Circuits, SeatPart::Network] {
@@ -588,6 +584,11 @@ impl Supervisor {
         }
         for process in operator.into_iter().chain(spare) {
             self.kill(process, None);
+        }
+        // From now on nobody makes another.
+        if let Some(circuits) = circuits.as_deref().filter(|_| guard!("circuits-removed")) {
+            self.errands
+                .end_circuits(circuits.uid, circuits.network.as_fd());
         }
         // Once all that have it are dead it is free.
         if let Some(uid) = uid {

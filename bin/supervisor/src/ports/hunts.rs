@@ -4,6 +4,7 @@
 //! first. The operator is told where somebody was not looked at: it asks more often then.
 
 use super::*;
+use crate::errands::calls::say_ended;
 use crate::errands::search::{LONGEST, SEARCH, Says, Wanted};
 use crate::errands::send;
 use command::verbs::{Found, Seek, Sought};
@@ -210,10 +211,7 @@ impl Searcher {
             match says {
                 Says::At(process) => (self.at, self.since) = (process, Instant::now()),
                 Says::Missed(_) => *missed = true,
-                Says::Ended(process) => confine::say!(
-                    "supervisor: process {process} is ended: it was in a call that sends and did not \
-                     leave it, and circuits that are to be cut are found with no process"
-                ),
+                Says::Ended(process) => say_ended(process),
                 // Nobody whom it has looked at holds it up from now on.
                 Says::Chases => {
                     (self.at, self.since, self.chases) = (0, Instant::now(), true);
