@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 const QUANTUM: Duration = Duration::from_micros(200);
 /// Who has begun too often waits so long at least.
 const PAUSE: Duration = Duration::from_millis(1);
-/// Of a call that took longer because its program had this process wait, that endpoint's next calls wait so many times what
-/// is beyond, this long at most, where others have called so lately: each of their calls would wait for one of its. A program
-/// that waits for a processor has this process wait too, for some milliseconds.
+/// Of a call whose program's memory took longer to copy, for it had this process wait, that endpoint's next calls wait so many
+/// times what is beyond, this long at most, where others have called so lately: each of their calls would wait for one of its.
+/// Not what a program takes to have a descriptor put into it: that is the processor's that it waits for.
 pub const SLOW: Duration = Duration::from_millis(10);
 const SLOW_TIMES: u32 = 9;
 const SLOW_MOST: Duration = Duration::from_secs(5);
@@ -24,14 +24,14 @@ pub struct Spent {
     pub slot: u32,
     /// How long it took.
     pub time: Duration,
-    /// How often this process slept meanwhile: for a processor alone it does not.
-    pub sleeps: i64,
+    /// Of that, copies from and to its memory.
+    pub copying: Duration,
 }
 
 /// Something that is being done for an endpoint.
 pub struct Spending {
     began: Instant,
-    sleeps: i64,
+    copying: Duration,
 }
 
 impl Spending {
@@ -39,7 +39,7 @@ impl Spending {
     pub fn begins() -> Spending {
         Spending {
             began: Instant::now(),
-            sleeps: confine::clock::sleeps(),
+            copying: notify::copying(),
         }
     }
 
@@ -51,11 +51,11 @@ impl Spending {
     /// It is done, and was for this endpoint, but for what was done for others meanwhile.
     pub fn ends(self, slot: u32, others: &[Spent]) -> Spent {
         let time: Duration = others.iter().map(|it| it.time).sum();
-        let sleeps: i64 = others.iter().map(|it| it.sleeps).sum();
+        let copying: Duration = others.iter().map(|it| it.copying).sum();
         Spent {
             slot,
             time: self.lasts().saturating_sub(time),
-            sleeps: confine::clock::sleeps() - self.sleeps - sleeps,
+            copying: (notify::copying() - self.copying).saturating_sub(copying),
         }
     }
 }
@@ -131,8 +131,8 @@ impl Turns {
     pub fn pause(&self, spent: &Spent, now: Instant) -> Option<Duration> {
         let lately = |called: &Instant| now.saturating_duration_since(*called) < LATELY;
         let mut others = self.called.iter().filter(|(slot, _)| **slot != spent.slot);
-        let beyond = spent.time.saturating_sub(SLOW);
-        let waits = spent.sleeps > 0 && !beyond.is_zero() && others.any(|(_, at)| lately(at));
+        let beyond = spent.copying.saturating_sub(SLOW);
+        let waits = !beyond.is_zero() && others.any(|(_, at)| lately(at));
         let pause = (SLOW_TIMES * beyond).min(SLOW_MOST);
         (waits && guard!("circuits-slow-calls")).then_some(pause)
     }
@@ -221,29 +221,31 @@ mod tests {
         std::thread::sleep(Duration::from_millis(1));
         let spending = Spending::begins();
         std::thread::sleep(Duration::from_millis(20));
+        let me = notify::Target::open(rustix::thread::gettid().as_raw_pid().cast_unsigned());
+        let (from, mut into) = (vec![7; 1 << 20], vec![0; 1 << 20]);
+        me.unwrap().read(from.as_ptr() as u64, &mut into).unwrap();
         let other = spending.ends(8, &[]);
-        assert!(other.time >= Duration::from_millis(20) && other.sleeps > 0);
+        let copying = other.copying;
+        assert!(other.time >= Duration::from_millis(20) + copying && !copying.is_zero());
         let own = before.ends(7, &[other]);
-        assert!(own.time >= Duration::from_millis(1) && own.sleeps > 0);
-        assert!(
-            own.time + other.time <= began.elapsed(),
-            "{own:?} {other:?}"
-        );
+        assert!(own.time >= Duration::from_millis(1));
+        let whole = own.time + other.time;
+        assert!(whole <= began.elapsed(), "{own:?} {other:?}");
     }
 
     /// Alone it has nobody wait.
     #[test]
-    fn whose_calls_have_this_process_sleep_calls_less_often_where_others_call() {
+    fn whose_calls_have_this_process_wait_calls_less_often_where_others_call() {
         let (mut turns, now) = (Turns::default(), Instant::now());
         turns.called(7, now);
         let slept = |turns: &Turns, time, after| {
-            let spent = |sleeps| Spent {
+            let spent = |copying| Spent {
                 slot: 7,
                 time,
-                sleeps,
+                copying,
             };
-            assert_eq!(turns.pause(&spent(0), now + after), None);
-            turns.pause(&spent(1), now + after)
+            assert_eq!(turns.pause(&spent(SLOW), now + after), None);
+            turns.pause(&spent(time), now + after)
         };
         let long = Duration::from_millis(400);
         assert_eq!(slept(&turns, long, Duration::ZERO), None);

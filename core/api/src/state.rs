@@ -157,7 +157,7 @@ pub struct Operator {
     /// Programs that nobody answers any more: one operator after another stood still over their
     /// calls.
     pub given_up: u32,
-    /// Set-ups that were delayed, being too many, or of an endpoint whose calls had the operator sleep, alleged.
+    /// Set-ups that were delayed, being too many, or of an endpoint whose calls had the operator wait, alleged.
     pub delayed: u64,
     /// Ends of circuits that were to be cut, or of datagrams that were to be linked, and that no process was found with; alleged.
     pub unfound: u64,

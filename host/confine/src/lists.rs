@@ -457,7 +457,6 @@ const OPERATING: &[Entry] = &[
     entry!(SYS_setitimer, "and ends in time, if it may"),
     entry!(SYS_pipe2, "what that one tells"),
     entry!(SYS_read, "the same"),
-    entry!(SYS_getrusage, "whether a call had it wait"),
     entry!(SYS_process_vm_readv, "an address, an option"),
     entry!(SYS_process_vm_writev, "the same, answered"),
     entry!(

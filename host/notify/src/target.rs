@@ -8,9 +8,28 @@ use rustix::io::Errno;
 use rustix::net::sockopt::socket_cookie;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 /// Pieces of memory that are copied in one step at most: UIO_MAXIOV.
 pub const PIECES: usize = 1024;
+
+/// How long this process has been copying, ns.
+static COPYING: AtomicU64 = AtomicU64::new(0);
+
+/// How long this process has been copying from and to programs' memory: microseconds each, but for who keeps its memory's map
+/// from everybody.
+#[must_use]
+pub fn copying() -> Duration {
+    Duration::from_nanos(COPYING.load(Ordering::Relaxed))
+}
+
+fn timed<T>(copies: impl FnOnce() -> T) -> T {
+    let began = Instant::now();
+    let copied = copies();
+    COPYING.fetch_add(began.elapsed().as_nanos() as u64, Ordering::Relaxed);
+    copied
+}
 
 /// Why a thread could not be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -107,7 +126,7 @@ impl Target {
         let remote = remote(pieces, into.len())?;
         // SAFETY: the kernel writes at most `iov_len` bytes of `into`; the remote addresses
         // are looked up in the other process only.
-        let moved = unsafe {
+        let moved = timed(|| unsafe {
             libc::process_vm_readv(
                 self.thread.as_raw_pid(),
                 &raw const local,
@@ -116,7 +135,7 @@ impl Target {
                 remote.len() as libc::c_ulong,
                 0,
             )
-        };
+        });
         complete(moved, into.len())
     }
 
@@ -141,7 +160,7 @@ impl Target {
         let remote = remote(pieces, bytes.len())?;
         // SAFETY: the kernel only reads `bytes`; the remote addresses are looked up in the
         // other process only.
-        let moved = unsafe {
+        let moved = timed(|| unsafe {
             libc::process_vm_writev(
                 self.thread.as_raw_pid(),
                 &raw const local,
@@ -150,7 +169,7 @@ impl Target {
                 remote.len() as libc::c_ulong,
                 0,
             )
-        };
+        });
         complete(moved, bytes.len())
     }
 

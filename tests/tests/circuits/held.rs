@@ -276,7 +276,7 @@ fn who_sends_what_never_comes_by_a_number_that_is_closed_is_ended() {
 /// Its memory is another thread's for a tenth of a second at a time, and its addresses cannot be read meanwhile. It is not given
 /// up, and calls less often than it would.
 #[test]
-fn who_has_the_operator_sleep_has_its_calls_delayed_where_others_call() {
+fn who_has_the_operator_wait_has_its_calls_delayed_where_others_call() {
     const SLOW: &str = "
 import ctypes, mmap, socket, threading
 c = ctypes.CDLL(None, use_errno=True); size = ctypes.c_size_t(16 << 30)

@@ -294,22 +294,22 @@ fn that_rules_are_in_force_is_said_when_all_endpoints_are_told_of() {
     assert_eq!(said.body::<Running>().unwrap().epoch, 5);
 }
 
-/// Once for each call; and for want of a processor alone it is not.
+/// Once for each call; and for what else a call takes it is not.
 #[test]
-fn whose_calls_have_this_process_sleep_is_paused_once_for_each() {
+fn whose_calls_have_this_process_wait_is_paused_once_for_each() {
     let (control, _supervisor) = Socket::pair().unwrap();
     let mut operator = Operator::new(control, Sizes::of_kernel().unwrap());
-    let spent = |sleeps| Spent {
+    let spent = |copying| Spent {
         slot: 7,
         time: Duration::from_millis(110),
-        sleeps,
+        copying: Duration::from_millis(copying),
     };
     operator.turns.called(8, Instant::now());
     operator.charge(&spent(0)).unwrap();
     assert!(operator.paused.is_empty());
     let began = Instant::now();
     for _ in 0..3 {
-        operator.charge(&spent(1)).unwrap();
+        operator.charge(&spent(110)).unwrap();
     }
     let until = *operator.paused.get(&7).unwrap() - began;
     let whole = 3 * Duration::from_millis(900);

@@ -98,11 +98,6 @@ pub const OPERATOR: &[(&str, Exercise)] = &[
         }
     }),
     ("close_range", || ok(call!(SYS_close_range, 99, 99, 0))),
-    ("getrusage", || {
-        // SAFETY: an all-zero rusage is valid, and the kernel writes no more than one.
-        let mut usage: libc::rusage = unsafe { core::mem::zeroed() };
-        ok(call!(SYS_getrusage, libc::RUSAGE_THREAD, &raw mut usage))
-    }),
     ("process_vm_readv", || moved(libc::SYS_process_vm_readv)),
     ("process_vm_writev", || moved(libc::SYS_process_vm_writev)),
     ("socket", || {
