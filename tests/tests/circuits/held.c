@@ -165,10 +165,9 @@ int main(int count, char **args) {
     int shared = strcmp(where, "shared") == 0;
     int ring = strcmp(where, "ring") == 0, sends = strcmp(where, "sends") == 0;
     int memory = ring || sends || strcmp(where, "memory") == 0;
-    if (fork() == 0) {
+    int server = fork();
+    if (server == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-        // Before that not even SIGKILL ends who waits.
-        if (sends) alarm(9);
         serves(fuse, shared ? FUSE_WRITE : memory ? FUSE_READ : FUSE_FLUSH);
     }
     close(fuse);
@@ -200,6 +199,8 @@ int main(int count, char **args) {
         sending = dup(s);
         close(s);
         executed = count > 2 ? path : 0;
+        // As long as that lives not even SIGKILL ends who waits.
+        printf("server %d\n", server); fflush(stdout);
         pthread_t thread;
         must(pthread_create(&thread, 0, closes, 0) == 0, "thread");
         printf("sent: %zd\n", send(sending, page, 4096, 0)); fflush(stdout);

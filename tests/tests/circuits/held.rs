@@ -1,6 +1,6 @@
 //! Programs that have their operator wait in the kernel.
 
-use crate::scene::{GUARDED, OPEN, Scene};
+use crate::scene::{GUARDED, OPEN, Scene, kill};
 use std::time::{Duration, Instant};
 
 const C: &str = include_str!("held.c");
@@ -264,10 +264,16 @@ fn who_sends_what_never_comes_by_a_number_that_is_closed_is_ended() {
     for (n, how) in ["sends", "sends executes"].into_iter().enumerate() {
         let mut sends = scene.start("app", &format!("exec {{f}}/held {how}"), "holds");
         scene.apply(&guarded.replace("ports: [80]", "ports: [99]"));
-        assert!(sends.wait(Duration::from_secs(20)).is_some(), "{how}");
-        let log = scene.instance.log();
-        let ended = log.matches("is ended: it was in a call").count();
-        assert_eq!(ended, n + 1, "{how}: {log}");
+        let ended = |log: &str| log.matches("is ended: it was in a call").count();
+        let is_ended = |instance: &e2e::Instance| ended(&instance.log()) > n;
+        let is_ended = scene.instance.until(Duration::from_secs(20), is_ended);
+        assert!(is_ended, "{how}: {}", scene.instance.log());
+        let out = sends.out();
+        let mut lines = out.lines();
+        let server = lines.find_map(|line| line.strip_prefix("server "));
+        kill("KILL", server.unwrap());
+        assert!(sends.wait(Duration::from_secs(10)).is_some(), "{how}");
+        assert_eq!(ended(&scene.instance.log()), n + 1, "{how}");
         assert!(!sends.out().contains("sent"), "{how}: {}", sends.out());
         scene.apply(&guarded);
     }
