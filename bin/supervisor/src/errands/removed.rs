@@ -1,5 +1,6 @@
 //! The circuits of a compartment that is removed are ended: its operator is gone with it, and what its programs have of them they
-//! would go on with. All their sockets are in a network namespace of the compartment's own.
+//! would go on with. Their sockets are in a network namespace of the compartment's own, but for what was accepted across an
+//! agreement: that ends with its other end.
 
 use super::chase::ends;
 use super::search::{Says, Wanted, everywhere};
