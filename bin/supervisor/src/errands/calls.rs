@@ -85,15 +85,11 @@ pub(super) fn end_calls(
         if waiting == 0 || Instant::now() > until {
             break;
         }
-        match said.recv_timeout(SAYS) {
-            Ok((process, is_ended)) => {
-                (waiting, missed) = (waiting - 1, missed - 1);
-                if is_ended {
-                    writeln!(out, "ended {process}")?;
-                }
+        if let Ok((process, is_ended)) = said.recv_timeout(SAYS) {
+            (waiting, missed) = (waiting - 1, missed - 1);
+            if is_ended {
+                writeln!(out, "ended {process}")?;
             }
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => break,
         }
     }
     if missed > 0 {

@@ -77,7 +77,7 @@ fn end_all(uid: u32, until: Instant) -> Result<usize> {
     }
 }
 
-/// Where what is said by who looks goes.
+/// Where what is said by who looks goes: whole lines.
 struct Out(SyncSender<Vec<u8>>);
 
 impl Write for Out {
@@ -102,7 +102,7 @@ fn end_some(wanted: Wanted, until: Instant, ended: &mut BTreeSet<u64>) -> Option
         let _ = everywhere(&wanted, &mut LineWriter::new(Out(says)));
     };
     thread().spawn(searches).ok()?;
-    let (mut line, mut at, mut under_way) = (Vec::new(), 0, 0);
+    let (mut at, mut under_way) = (0, 0);
     let hears = |told: &Receiver<Option<u64>>, under_way: &mut usize, ended: &mut BTreeSet<u64>| {
         for inode in told.try_iter() {
             *under_way -= 1;
@@ -110,17 +110,15 @@ fn end_some(wanted: Wanted, until: Instant, ended: &mut BTreeSet<u64>) -> Option
         }
     };
     let held_up = loop {
-        let bytes = match said.recv_timeout(STILL) {
+        let lines = match said.recv_timeout(STILL) {
             _ if Instant::now() > until => break None,
-            Ok(bytes) => bytes,
+            Ok(lines) => lines,
             Err(RecvTimeoutError::Timeout) => break Some(at).filter(|at| *at != 0),
             Err(RecvTimeoutError::Disconnected) => break None,
         };
-        line.extend_from_slice(&bytes);
-        while let Some(end) = line.iter().position(|byte| *byte == b'\n') {
-            let whole: Vec<u8> = line.drain(..=end).collect();
+        for line in String::from_utf8_lossy(&lines).lines() {
             hears(&told, &mut under_way, ended);
-            match Says::of(String::from_utf8_lossy(&whole).trim_end()) {
+            match Says::of(line) {
                 Some(Says::At(process)) => at = process,
                 Some(Says::Chases) => at = 0,
                 Some(Says::Ended(process)) => super::calls::say_ended(process),
