@@ -30,6 +30,9 @@ static void must(int ok, const char *what) {
     if (!ok) { printf("%s: %s\n", what, strerrorname_np(errno)); fflush(stdout); _exit(2); }
 }
 
+// Has a byte for each question that is not answered.
+static int asked[2];
+
 // Answers what a file of one page is opened by, and nothing else: what asks for more waits.
 static void serves(int fuse, int silent) {
     static char in[1 << 20];
@@ -51,7 +54,10 @@ static void serves(int fuse, int silent) {
             body = sizeof out.b.attr;
         } else if (h->opcode == FUSE_READ && silent == FUSE_WRITE) {
             body = sizeof out.b.page;
-        } else if ((int)h->opcode == silent || h->opcode == FUSE_INTERRUPT || h->opcode == FUSE_FORGET) continue;
+        } else if ((int)h->opcode == silent) {
+            if (write(asked[1], "", 1) < 0) {}
+            continue;
+        } else if (h->opcode == FUSE_INTERRUPT || h->opcode == FUSE_FORGET) continue;
         else out.h.error = -ENOSYS;
         out.h.unique = h->unique; out.h.len = sizeof out.h + body;
         if (write(fuse, &out, out.h.len) < 0) {}
@@ -135,7 +141,9 @@ static void shares(int held) {
 static int sending;
 static const char *executed;
 static void *closes(void *none) {
-    usleep(200000);
+    // It is sending by then.
+    char byte;
+    must(read(asked[0], &byte, 1) == 1, "asked");
     close(sending);
     printf("holds\n"); fflush(stdout);
     // Its file does not come either, and as long nobody may trace this process.
@@ -165,6 +173,7 @@ int main(int count, char **args) {
     int shared = strcmp(where, "shared") == 0;
     int ring = strcmp(where, "ring") == 0, sends = strcmp(where, "sends") == 0;
     int memory = ring || sends || strcmp(where, "memory") == 0;
+    must(pipe2(asked, O_CLOEXEC) == 0, "pipe");
     int server = fork();
     if (server == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);

@@ -260,9 +260,11 @@ print(time.monotonic() - began)
 fn who_sends_what_never_comes_by_a_number_that_is_closed_is_ended() {
     let guarded = format!("{OPEN}{GUARDED}");
     let scene = scene(&guarded);
-    let _web = scene.start("web", "{peer} serve 80", "serving");
     for (n, how) in ["sends", "sends executes"].into_iter().enumerate() {
+        let web = scene.start("web", "exec {peer} stream 80", "serving");
         let mut sends = scene.start("app", &format!("exec {{f}}/held {how}"), "holds");
+        // Nobody has the other end either; to who has closed it nothing would be sent.
+        drop(web);
         scene.apply(&guarded.replace("ports: [80]", "ports: [99]"));
         let ended = |log: &str| log.matches("is ended: it was in a call").count();
         let is_ended = |instance: &e2e::Instance| ended(&instance.log()) > n;
