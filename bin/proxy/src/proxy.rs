@@ -63,6 +63,8 @@ pub struct Proxy {
     control: Socket,
     epoll: OwnedFd,
     link: Option<Socket>,
+    /// Index of the endpoint's interface.
+    interface: u32,
     /// What the link had no room for.
     unsaid: VecDeque<Message>,
     /// What is listened for, by the number of events: the operator's number, and the socket.
@@ -89,6 +91,7 @@ impl Proxy {
             control,
             epoll,
             link: None,
+            interface: 0,
             unsaid: VecDeque::new(),
             served: BTreeMap::new(),
             waits: BTreeMap::new(),
@@ -192,7 +195,7 @@ impl Proxy {
                     } else if let Some(port) = message.body::<AddPort>()
                         && [PORT_PROXY, PORT_METER].contains(&port.kind)
                     {
-                        self.begin_link(Socket::from_fd(fd))?;
+                        self.begin_link(Socket::from_fd(fd), port.max_record)?;
                     }
                 }
                 Err(seqpacket::Error::Closed) => return Ok(false),
@@ -203,7 +206,7 @@ impl Proxy {
 
     /// Another operator: what the one before asked for and has not got is over, joined
     /// connections go on.
-    fn begin_link(&mut self, link: Socket) -> Result<(), Errno> {
+    fn begin_link(&mut self, link: Socket, interface: u32) -> Result<(), Errno> {
         // What it gave before it died is here: circuits' ends, which nobody else has.
         if guard!("proxy-last-words") {
             self.hear();
@@ -211,6 +214,7 @@ impl Proxy {
         self.end_link();
         self.watch(&link, LINK, EventFlags::IN)?;
         self.link = Some(link);
+        self.interface = interface;
         Ok(())
     }
 
@@ -273,7 +277,8 @@ impl Proxy {
 
     fn hear_at(&mut self, at: SocketAddr) {
         let number = self.number();
-        let heard = self.datagrams.hear(at, number).and_then(|fd| match fd {
+        let heard = self.datagrams.hear(at, number, self.interface);
+        let heard = heard.and_then(|fd| match fd {
             Some(fd) => {
                 let data = EventData::new_u64(DATAGRAMS | number);
                 epoll::add(&self.epoll, fd, data, EventFlags::IN)
@@ -367,7 +372,7 @@ impl Proxy {
         }
         let from = tcp::address(body.from, body.from_port);
         let to = tcp::address(body.to, body.to_port);
-        let fd = tcp::begin(&from, &to)?;
+        let fd = tcp::begin(&from, &to, self.interface)?;
         let number = self.number();
         self.watch(&fd, BEGUN | number, EventFlags::OUT | EventFlags::ET)?;
         self.begun.insert(number, body.id);
@@ -424,7 +429,7 @@ impl Proxy {
             return Err(Errno::NFILE);
         }
         let at = tcp::address(body.ip, body.port);
-        let fd = tcp::serve(&at, body.backlog, body.only6 != 0)?;
+        let fd = tcp::serve(&at, body.backlog, body.only6 != 0, self.interface)?;
         let number = self.number();
         self.watch(&fd, LISTENER | number, EventFlags::IN)?;
         self.served.insert(number, (body.id, fd));
@@ -546,7 +551,7 @@ mod tests {
         let (control, _) = Socket::pair().unwrap();
         let (link, operator) = Socket::pair().unwrap();
         let mut proxy = Proxy::new(control).unwrap();
-        proxy.begin_link(link).unwrap();
+        proxy.begin_link(link, 1).unwrap();
         (proxy, operator)
     }
 
@@ -611,7 +616,7 @@ mod tests {
         drop(operator);
         // Its successor is there before anything was heard.
         let (link, _successor) = Socket::pair().unwrap();
-        proxy.begin_link(link).unwrap();
+        proxy.begin_link(link, 1).unwrap();
         assert_eq!(proxy.joined.len(), 1);
     }
 

@@ -36,12 +36,27 @@ pub fn numbers(address: SocketAddr) -> ([u8; 16], u32) {
     (ip.octets(), u32::from(address.port()))
 }
 
-fn stream(address: &SocketAddr) -> Result<OwnedFd, Errno> {
+/// Whatever a socket sends and takes goes by this interface from now on, and so to a switch: what the
+/// namespace's routes say, and others' addresses in it, lead nowhere. An address of the interface's own is that
+/// namespace's still.
+///
+/// # Errors
+/// PERM: Linux 5.7 is needed. NODEV: it is gone.
+pub fn keep_to(fd: &OwnedFd, interface: u32) -> Result<(), Errno> {
+    if !guard!("proxy-interface") {
+        return Ok(());
+    }
+    let index = interface.to_ne_bytes();
+    notify::set_option(fd.as_fd(), libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX, &index)
+}
+
+fn stream(address: &SocketAddr, interface: u32) -> Result<OwnedFd, Errno> {
     let family = match address {
         SocketAddr::V4(_) => AddressFamily::INET,
         SocketAddr::V6(_) => AddressFamily::INET6,
     };
     let fd = socket_with(family, SocketType::STREAM, FLAGS, Some(ipproto::TCP))?;
+    keep_to(&fd, interface)?;
     sockopt::set_socket_reuseaddr(&fd, true)?;
     // A pace that was begun stays, so the host's own comes later, where it does.
     if guard!("proxy-near") {
@@ -76,9 +91,9 @@ fn round_trip(fd: &OwnedFd) -> Option<Duration> {
     (micros != 0).then(|| Duration::from_micros(micros.into()))
 }
 
-/// Begins to connect.
-pub fn begin(from: &SocketAddr, to: &SocketAddr) -> Result<OwnedFd, Errno> {
-    let fd = stream(to)?;
+/// Begins to connect, by an interface.
+pub fn begin(from: &SocketAddr, to: &SocketAddr, interface: u32) -> Result<OwnedFd, Errno> {
+    let fd = stream(to, interface)?;
     sockopt::set_tcp_nodelay(&fd, true)?;
     sockopt::set_tcp_user_timeout(&fd, PATIENCE)?;
     bind(&fd, from)?;
@@ -96,9 +111,9 @@ pub fn begun(fd: &OwnedFd) -> Result<(), Errno> {
     sockopt::set_tcp_user_timeout(fd, 0)
 }
 
-/// Listens.
-pub fn serve(at: &SocketAddr, backlog: u32, only6: bool) -> Result<OwnedFd, Errno> {
-    let fd = stream(at)?;
+/// Listens, for who comes by an interface.
+pub fn serve(at: &SocketAddr, backlog: u32, only6: bool, interface: u32) -> Result<OwnedFd, Errno> {
+    let fd = stream(at, interface)?;
     if at.is_ipv6() {
         sockopt::set_ipv6_v6only(&fd, only6)?;
     }
@@ -127,6 +142,9 @@ pub fn resets(fd: impl AsFd) {
 mod tests {
     use super::*;
 
+    /// Its index is the same everywhere.
+    const LOOPBACK: u32 = 1;
+
     #[test]
     fn addresses_are_the_same_there_and_back() {
         for text in ["10.1.2.3:80", "[fd00::7]:443", "0.0.0.0:1"] {
@@ -141,9 +159,9 @@ mod tests {
     #[test]
     fn who_is_near_is_sent_to_without_a_pace_and_others_as_the_host_does() {
         let at = "127.0.0.1:0".parse().unwrap();
-        let served = serve(&at, 4, false).unwrap();
+        let served = serve(&at, 4, false, LOOPBACK).unwrap();
         let to = SocketAddr::try_from(getsockname(&served).unwrap()).unwrap();
-        let made = begin(&at, &to).unwrap();
+        let made = begin(&at, &to, LOOPBACK).unwrap();
         std::thread::sleep(Duration::from_millis(20));
         let (accepted, _) = acceptfrom_with(&served, FLAGS).unwrap();
         let control = |fd: &OwnedFd| sockopt::tcp_congestion(fd).unwrap();
@@ -162,9 +180,9 @@ mod tests {
     #[test]
     fn one_who_is_refused_is_told() {
         let at = "127.0.0.1:0".parse().unwrap();
-        let served = serve(&at, 4, false).unwrap();
+        let served = serve(&at, 4, false, LOOPBACK).unwrap();
         let to = SocketAddr::try_from(getsockname(&served).unwrap()).unwrap();
-        let made = begin(&at, &to).unwrap();
+        let made = begin(&at, &to, LOOPBACK).unwrap();
         std::thread::sleep(Duration::from_millis(20));
         assert_eq!(begun(&made), Ok(()));
         let (_, from, there) = accept(&served).unwrap();
@@ -174,7 +192,7 @@ mod tests {
             SocketAddr::try_from(getsockname(&made).unwrap()).unwrap()
         );
         drop(served);
-        let outcome = begin(&at, &to).and_then(|made| {
+        let outcome = begin(&at, &to, LOOPBACK).and_then(|made| {
             std::thread::sleep(Duration::from_millis(20));
             begun(&made)
         });

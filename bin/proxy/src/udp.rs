@@ -118,18 +118,23 @@ impl Datagrams {
         (!self.asked.is_empty(), !self.conveyed.is_empty())
     }
 
-    /// Hears what is sent there; the socket, to be watched by this number. `None`: it is already.
+    /// Hears what is sent there by an interface; the socket, to be watched by this number. `None`: it is already.
     ///
     /// # Errors
     /// The kernel's: another program of the namespace has the port. NFILE: too many.
-    pub fn hear(&mut self, at: SocketAddr, number: u64) -> Result<Option<BorrowedFd<'_>>, Errno> {
+    pub fn hear(
+        &mut self,
+        at: SocketAddr,
+        number: u64,
+        interface: u32,
+    ) -> Result<Option<BorrowedFd<'_>>, Errno> {
         if self.heard.contains_key(&at) {
             return Ok(None);
         }
         if self.heard.len() >= HEARD {
             return Err(Errno::NFILE);
         }
-        let fd = opened(&at)?;
+        let fd = opened(&at, interface)?;
         self.numbers.insert(number, Of::Heard(at));
         self.heard.insert(at, (fd, number));
         Ok(self.heard.get(&at).map(|(fd, _)| fd.as_fd()))
@@ -325,13 +330,14 @@ fn plain(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip(), address.port())
 }
 
-fn opened(at: &SocketAddr) -> Result<OwnedFd, Errno> {
+fn opened(at: &SocketAddr, interface: u32) -> Result<OwnedFd, Errno> {
     const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
     let family = match at {
         SocketAddr::V4(_) => AddressFamily::INET,
         SocketAddr::V6(_) => AddressFamily::INET6,
     };
     let fd = socket_with(family, SocketType::DGRAM, FLAGS, Some(ipproto::UDP))?;
+    crate::tcp::keep_to(&fd, interface)?;
     if at.is_ipv6() {
         sockopt::set_ipv6_v6only(&fd, true)?;
         // Its interface may still find out whether another has the address.

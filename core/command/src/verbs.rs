@@ -104,7 +104,8 @@ body! {
         /// Channel: capacity in bytes of each direction (power of two). Vhost: MiB of memory
         /// that a guest may share at most.
         capacity: u32,
-        /// Channel: longest record, bytes. Circuits: set-ups a second, 0 = by default.
+        /// Channel: longest record, bytes. Circuits: set-ups a second, 0 = by default. Proxy: index
+        /// of its endpoint's interface, in its namespace.
         max_record: u32,
         /// Channel: 0 = fresh, 1 = resume: you restarted, take over by generation.
         resume: u32,

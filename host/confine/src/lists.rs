@@ -571,10 +571,11 @@ const PROXYING: &[Entry] = &[
         [
             [is(1, SOCKET), is(2, libc::SO_REUSEADDR as i64)],
             [is(1, SOCKET), is(2, libc::SO_LINGER as i64)],
+            [is(1, SOCKET), is(2, libc::SO_BINDTOIFINDEX as i64)],
             [is(1, libc::IPPROTO_TCP as i64)],
             [is(1, libc::IPPROTO_IPV6 as i64)]
         ],
-        "a port again, a reset, no delay, one family"
+        "a port again, a reset, one interface, no delay, one family"
     ),
     entry!(SYS_pipe2, "bytes on their way"),
     entry!(

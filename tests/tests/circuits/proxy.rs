@@ -474,6 +474,118 @@ fn programs_of_two_tenants_meet_by_an_agreement() {
     assert!(said[0].starts_with("10.1.250."), "{said:?}");
 }
 
+/// Its routes, and others' addresses in it, lead elsewhere: past the switches.
+#[test]
+fn a_namespace_that_is_shared_leads_nowhere_past_the_switches() {
+    const SHARED: &str = r#"version: 1
+tenants:
+  - name: red
+    subnets:
+      - { name: lan, prefixes: [10.1.1.0/24] }
+    endpoints:
+      - { name: app, subnet: lan, addresses: [10.1.1.11], attach: { veth: { namespace: {ns}, interface: eth1, circuits: {} } } }
+      - { name: box, subnet: lan, addresses: [10.1.1.20], attach: { tap: { namespace: {ns}-box, make: true } } }
+    policy:
+      default: deny
+      rules:
+        - {name: both-ways, action: allow, from: {subnet: lan}, to: {subnet: lan}}
+  - name: blue
+    subnets:
+      - { name: lan, prefixes: [10.2.2.0/24] }
+    endpoints:
+      - { name: web, subnet: lan, addresses: [10.2.2.10], attach: { veth: { namespace: {ns}, interface: eth2, circuits: {} } } }
+"#;
+    const HEARS: &str = "
+import socket, sys
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind((sys.argv[1], 8080)); print('hears', flush=True)
+while True:
+    said, who = s.recvfrom(9); print(who, flush=True); s.sendto(said, who)
+";
+    const SAYS: &str = "
+import socket, sys
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(0.2)
+for _ in range(int(sys.argv[2])):
+    try: s.sendto(b'x', (sys.argv[1], 8080)); print(s.recv(9).decode()); break
+    except OSError: pass
+";
+    // One interface more, which leads outside.
+    let (shared, outside) = (Namespace::make().unwrap(), Namespace::make().unwrap());
+    let veth = "link add out type veth peer name in netns";
+    shared.ip(&format!("{veth} {}", outside.name)).unwrap();
+    for (at, lines) in [
+        (
+            &shared,
+            ["addr add 192.0.2.1/24 dev out", "link set out up"],
+        ),
+        (&outside, ["addr add 192.0.2.2/24 dev in", "link set in up"]),
+    ] {
+        lines.iter().for_each(|line| at.ip(line).unwrap());
+    }
+    let beside = Namespace::named(format!("{}-box", shared.name));
+    let spec = SHARED.replace("{ns}", &shared.name);
+    let scene = Scene::of_several(&spec, &["app", "blue/web"]);
+    outside.ip("route add 10.0.0.0/8 via 192.0.2.1").unwrap();
+    scene.file("hears.py", HEARS);
+    scene.file("says.py", SAYS);
+    let lines = |at: &Namespace, line: &str| {
+        let line = line.replace("{peer}", "/usr/bin/python3 {f}/peer.py");
+        let mut command = at.command(&line.replace("{f}", &scene.files()));
+        std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        scene.spawn(command)
+    };
+    // Its proxy is there, and neighbours know each other.
+    let there = lines(&beside, "exec {peer} serve 8080");
+    there.until("serving");
+    let hears = lines(&beside, "exec python3 {f}/hears.py 10.1.1.20");
+    hears.until("hears");
+    let limit = Duration::from_secs(10);
+    let reached = |_: &Instance| scene.tries("app", "10.1.1.20,8080") == ["10.1.1.11"];
+    assert!(
+        scene.instance.until(limit, reached),
+        "{}",
+        scene.instance.log()
+    );
+    assert_eq!(scene.says("app", "python3 {f}/says.py 10.1.1.20 20"), "x\n");
+    // Who is beyond the other interface, and another tenant's address.
+    let mut servers = Vec::new();
+    for (address, at) in [("192.0.2.2", None), ("10.2.2.10", Some("blue/web"))] {
+        for (line, until) in [
+            ("exec {peer} serve 8080", "serving"),
+            (&*format!("exec python3 {{f}}/hears.py {address}"), "hears"),
+        ] {
+            let server = match at {
+                Some(at) => scene.start(at, line, until),
+                None => lines(&outside, line),
+            };
+            server.until(until);
+            servers.push(server);
+        }
+        let said = scene.tries("app", &format!("{address},8080"));
+        assert!(!said[0].contains('.'), "{said:?}");
+        let said = scene.says("app", &format!("python3 {{f}}/says.py {address} 5"));
+        assert_eq!(said, "", "{address}");
+    }
+    for server in &servers {
+        let out = server.out();
+        assert!(["serving\n", "hears\n"].contains(&&*out), "{out}");
+    }
+    // And from there to a program of it, which others reach.
+    let here = scene.start("app", "exec {peer} serve 8080", "serving");
+    let _heard = scene.start("app", "exec python3 {f}/hears.py 10.1.1.11", "hears");
+    let from = |at: &Namespace, line: &str| {
+        let mut said = lines(at, line);
+        said.wait(Duration::from_secs(20));
+        said.out()
+    };
+    let reached = |_: &Instance| from(&beside, "{peer} try 10.1.1.11,8080") == "10.1.1.20\n";
+    assert!(scene.instance.until(limit, reached), "{}", here.out());
+    let says = "python3 {f}/says.py 10.1.1.11";
+    assert_eq!(from(&beside, &format!("{says} 20")), "x\n");
+    let said = from(&outside, "{peer} try 10.1.1.11,8080 192.0.2.1,8080");
+    assert!(!said.contains('.'), "{said}");
+    assert_eq!(from(&outside, &format!("{says} 5")), "");
+}
+
 /// It says what comes of a try, and nothing is to be tried by packets where there are none.
 #[test]
 fn explain_and_trace_know_what_carries_a_connection() {

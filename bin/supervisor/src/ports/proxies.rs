@@ -3,7 +3,9 @@
 
 use super::*;
 use crate::role::{Purpose, Role};
+use crate::taps::refuse_netlink;
 use command::verbs::{CREATE_CIRCUITS, PORT_PROXY};
+use netlink::Netlink;
 
 /// After a proxy's death the next one waits, ns.
 const AGAIN: u64 = 100_000_000;
@@ -44,6 +46,20 @@ impl Supervisor {
             Kind::Interface { namespace, .. } => Some(Rc::clone(namespace)),
             _ => None,
         }
+    }
+
+    /// The index of the endpoint's interface, there.
+    fn index_of(&self, place: (u32, u32)) -> Result<u32, Refusal> {
+        let (compartment, slot) = place;
+        let home = self.compartments.get(&compartment);
+        let port = home.and_then(|home| home.ports.get(&slot));
+        let (Some(port), Some(namespace)) = (port, self.namespace_of(place)) else {
+            return Err(Refusal::new(ErrorCode::NoInterface, "it is gone"));
+        };
+        let name = port.body.interface.as_str();
+        let index = || Netlink::open().and_then(|mut socket| socket.link(name));
+        let link = namespace::within(namespace.as_fd(), index).map_err(|e| refuse_namespace(&e))?;
+        link.map(|link| link.index).map_err(|e| refuse_netlink(&e))
     }
 
     /// Starts a proxy for an endpoint that has none; whether there was one.
@@ -97,12 +113,20 @@ impl Supervisor {
         else {
             return;
         };
+        let interface = match self.index_of(place) {
+            Ok(index) => index,
+            Err(refusal) => {
+                let why = refusal.detail;
+                return confine::say!("supervisor: no link for a proxy: {why}");
+            }
+        };
         let Ok((near, far)) = Socket::pair() else {
             return confine::say!("supervisor: no link for a proxy");
         };
         let body = AddPort {
             slot,
             kind: PORT_PROXY,
+            max_record: interface,
             ..AddPort::default()
         };
         // The operator is given none by the proxy.

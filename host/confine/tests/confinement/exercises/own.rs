@@ -185,6 +185,7 @@ pub const PROXY: &[(&str, Exercise)] = &[
             ))
         };
         set(libc::SOL_SOCKET, libc::SO_REUSEADDR)
+            + set(libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX)
             + set(libc::IPPROTO_TCP, libc::TCP_NODELAY)
             + set(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY)
     }),
