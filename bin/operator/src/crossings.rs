@@ -266,6 +266,11 @@ impl Crossings {
         asked.is_some_and(|body| (body.to, body.to_port) == (ip, port.into()))
     }
 
+    /// Whether what is asked for is to go by the meter.
+    pub fn is_metered(&self, cookie: u64) -> bool {
+        self.asked.get(&cookie).is_some_and(|it| it.far.is_some())
+    }
+
     /// Nobody asks for it any more.
     pub fn asks_no_more(&mut self, cookie: u64) {
         if let Some(crossing) = self.asked.remove(&cookie) {

@@ -501,18 +501,20 @@ fn programs_share_memory_where_both_tenants_ask() {
     );
 }
 
-/// Who waits for room is judged again when there is some.
+/// Who waits for room is judged again when there is some, and goes by the meter if it has a rate by then.
 #[test]
 fn who_waits_is_let_through_by_what_holds_then() {
     const FULL: &str = "
 import socket, sys
 s = socket.socket(); s.bind(('10.1.1.10', 5432)); s.listen(0); print('serving', flush=True)
 sys.stdin.readline()
+kept = []
 for _ in range(2):
     s.settimeout(2)
-    try: s.accept()[0].close()
+    try: kept.append(s.accept())
     except TimeoutError: pass
 print('done', flush=True)
+sys.stdin.readline()
 ";
     const WAITS: &str = "
 import errno, socket, threading, sys
@@ -520,19 +522,26 @@ first = socket.create_connection(('10.1.200.10', 5432))
 print('first', flush=True)
 try: second = socket.create_connection(('10.1.200.10', 5432)); print('connected', flush=True)
 except OSError as error: print(errno.errorcode.get(error.errno, error), flush=True)
+sys.stdin.readline()
 ";
-    for denied in ["", "blue", "red"] {
+    for changed in ["", "blue", "red", "rate"] {
         let scene = scene(SPEC);
         scene.file("full.py", FULL);
         scene.file("waits.py", WAITS);
-        let line = "(while [ ! -e {f}/go ]; do sleep 0.05; done; echo go) | python3 {f}/full.py";
+        let line =
+            "(while [ ! -e {f}/go ]; do sleep 0.05; done; echo go; sleep 60) | python3 {f}/full.py";
         let server = scene.start("red/db", line, "serving");
-        let client = scene.start("blue/app", "exec python3 {f}/waits.py", "first\n");
+        let client = scene.start("blue/app", "sleep 60 | python3 {f}/waits.py", "first\n");
         std::thread::sleep(Duration::from_millis(300));
         assert_eq!(client.out(), "first\n", "it does not wait");
-        if !denied.is_empty() {
-            let of = format!("  - name: {denied}\n");
-            let agreement = match denied {
+        let is_denied = ["blue", "red"].contains(&changed);
+        if changed == "rate" {
+            let app = "attach: circuits}\n      - {name: other";
+            scene.apply(&SPEC.replace(app, &app.replace('}', ", rate: {from: 1Mbit}}")));
+        }
+        if is_denied {
+            let of = format!("  - name: {changed}\n");
+            let agreement = match changed {
                 "blue" => "to: {agreement: reds-db}",
                 _ => "from: {agreement: db}",
             };
@@ -541,12 +550,23 @@ except OSError as error: print(errno.errorcode.get(error.errno, error), flush=Tr
             scene.apply(&SPEC.replace(&of, &rules));
         }
         scene.file("go", "");
-        let expected = match denied {
-            "" => "connected\n",
-            _ => "EACCES\n",
-        };
-        client.until(expected);
+        client.until(if is_denied { "EACCES\n" } else { "connected\n" });
         server.until("done");
+        if is_denied {
+            continue;
+        }
+        let all = circuits(&scene);
+        let blues = all
+            .iter()
+            .filter(|row| text(row, "compartment") == "blue")
+            .map(|row| text(&row["circuit"], "kind"));
+        let blues: Vec<&str> = blues.collect();
+        let expected: &[&str] = match changed {
+            // The first one went past it, and is over.
+            "rate" => &["metered"],
+            _ => &["kernel", "kernel"],
+        };
+        assert_eq!(blues, expected, "{changed}: {all:?}");
     }
 }
 

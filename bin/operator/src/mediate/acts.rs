@@ -173,7 +173,7 @@ impl Mediator {
         if self.relays.is_asked(cookie) {
             return self.relayed(cookie, call);
         }
-        if self.crossings.is_asked(cookie) && self.is_crossed(cookie, &address)? {
+        if self.crossings.is_asked(cookie) && self.is_crossed(slot, cookie, &address)? {
             return self.crossed(slot, cookie, call);
         }
         if let Some(state) = self.table.socket(cookie).map(|socket| socket.state()) {

@@ -199,20 +199,26 @@ impl Mediator {
     }
 
     /// Whether somebody waits for what came of this connect, to this address, or nobody does any
-    /// more: then another may be begun.
+    /// more: then another may be begun. So it is where a rate came meanwhile, which it would go past.
     ///
     /// # Errors
     /// ALREADY: one to elsewhere is under way.
-    pub(super) fn is_crossed(&mut self, cookie: u64, address: &[u8]) -> Result<bool, Errno> {
+    pub(super) fn is_crossed(
+        &mut self,
+        slot: u32,
+        cookie: u64,
+        address: &[u8],
+    ) -> Result<bool, Errno> {
         let socket = self.table.socket(cookie).ok_or(Errno::BADF)?;
         let to = circuit::parse_connect(socket.family(), false, address);
-        if let Ok(circuit::Named::At(to)) = to
-            && self.crossings.is_to(cookie, (to.ip, to.port))
-        {
-            return Ok(true);
-        }
-        if self.waits.any_at(cookie) {
-            return Err(Errno::ALREADY);
+        let is_to = |to: circuit::Endpoint| self.crossings.is_to(cookie, (to.ip, to.port));
+        let same = matches!(to, Ok(circuit::Named::At(to)) if is_to(to));
+        let is_metered = self.carrier([slot, ELSEWHERE]) == Carrier::Meter;
+        let evades = is_metered && !self.crossings.is_metered(cookie) && guard!("across-rate");
+        match same {
+            true if !evades => return Ok(true),
+            false if self.waits.any_at(cookie) => return Err(Errno::ALREADY),
+            _ => {}
         }
         self.crossings.asks_no_more(cookie);
         let _ = self.table.connect_failed(cookie);
