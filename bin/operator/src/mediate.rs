@@ -558,7 +558,7 @@ impl Mediator {
             Why::Relay => self.relays.is_over(at),
             Why::Cross => self.crossings.is_over(at),
             Why::Memory => self.crossings.memory.is_told(at),
-            Why::Meter => self.meters.is_linked() || self.meters.is_overdue(),
+            Why::Meter => self.meters.takes() || self.meters.is_overdue(),
             // It listens no more: who waits there is told.
             Why::Accept | Why::Room if !listens => true,
             Why::Accept => self.table.has_waiting(at) || self.unclaimed.has(at),

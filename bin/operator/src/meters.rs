@@ -2,16 +2,18 @@
 //! counted: which endpoints those are, what it is told, and what it counts. What it says is an
 //! allegation.
 
+use crate::sockets;
 use command::Message;
 use command::verbs::{
     Capture, EVERYBODY, EndMetered, METER_COUNTS, MeterPage, MeterRates, Metered,
 };
+use guard::guard;
 use image::CompartmentImage;
 use image::compartment::{ENDPOINT_METERED, Endpoint};
 use rustix::io::Errno;
 use seqpacket::Socket;
 use shm::Words;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 use telemetry::circuits::{Count, METER_BYTES, METER_WORDS, METERED};
@@ -29,6 +31,8 @@ pub struct Meters {
     page: Option<Words>,
     /// By slot.
     rates: BTreeMap<u32, MeterRates>,
+    /// Slots of whose rates it does not know: its link had no room.
+    unsaid: BTreeSet<u32>,
     /// Captures under way, by whose they are: of which slot, or of all.
     captures: BTreeMap<u32, Option<u32>>,
     /// Since when somebody waits for it.
@@ -41,18 +45,27 @@ impl Meters {
         let rates = image.endpoints().iter().filter_map(rates_of);
         let rates: BTreeMap<u32, MeterRates> = rates.map(|body| (body.slot, body)).collect();
         let before = std::mem::replace(&mut self.rates, rates);
-        let gone = before.keys().filter(|slot| !self.rates.contains_key(slot));
-        let none = |slot: &u32| MeterRates {
-            slot: *slot,
-            ..MeterRates::default()
-        };
-        let new = self
-            .rates
-            .values()
-            .filter(|body| before.get(&body.slot) != Some(body));
-        let all: Vec<MeterRates> = gone.map(none).chain(new.copied()).collect();
-        for body in all {
-            self.tell(&body);
+        let all = before.keys().chain(self.rates.keys());
+        let is_new = |slot: &&u32| before.get(slot) != self.rates.get(slot);
+        self.unsaid.extend(all.filter(is_new));
+        self.says();
+    }
+
+    /// Tells it of rates that it does not know, as far as there is room.
+    pub fn says(&mut self) {
+        while let Some(slot) = self.unsaid.first().copied() {
+            let none = MeterRates {
+                slot,
+                ..MeterRates::default()
+            };
+            if !self.tell(self.rates.get(&slot).unwrap_or(&none)) {
+                // The next one is told of all that there are.
+                if self.link.is_none() || !guard!("meter-unsaid") {
+                    self.unsaid.clear();
+                }
+                return;
+            }
+            self.unsaid.remove(&slot);
         }
     }
 
@@ -98,10 +111,8 @@ impl Meters {
     pub fn link(&mut self, link: Socket) {
         self.link = Some(link);
         self.awaited = None;
-        let all: Vec<MeterRates> = self.rates.values().copied().collect();
-        for body in all {
-            self.tell(&body);
-        }
+        self.unsaid = self.rates.keys().copied().collect();
+        self.says();
         if let Err(error) = self.share_page() {
             confine::say!("bulkhead-operator: no page for the meter to count in: {error}");
         }
@@ -121,6 +132,17 @@ impl Meters {
     /// Whether there is one.
     pub fn is_linked(&self) -> bool {
         self.link.is_some()
+    }
+
+    /// Whether there is one that may be told of a circuit, and knows all rates.
+    pub fn takes(&self) -> bool {
+        let has_room = |link: &Socket| sockets::has_room(link) || !guard!("meter-room");
+        self.unsaid.is_empty() && self.link.as_ref().is_some_and(has_room)
+    }
+
+    /// Whether it has not been told all.
+    pub fn is_behind(&self) -> bool {
+        !self.unsaid.is_empty()
     }
 
     /// Somebody waits for it from now on.
@@ -167,10 +189,11 @@ impl Meters {
     /// Hands it a circuit.
     ///
     /// # Errors
-    /// NOBUFS: it does not listen.
+    /// NOBUFS: it does not listen, or does not know all rates.
     pub fn carry(&self, body: &Metered, ends: [&OwnedFd; 2]) -> Result<(), Errno> {
         let body = Message::new(0, body);
-        let link = self.link.as_ref().ok_or(Errno::NOBUFS)?;
+        let link = self.link.as_ref().filter(|_| self.unsaid.is_empty());
+        let link = link.ok_or(Errno::NOBUFS)?;
         let sent = link.send(&body, &ends.map(AsFd::as_fd));
         sent.map_err(|_| Errno::NOBUFS)
     }

@@ -121,7 +121,7 @@ pub fn connects_to_nobody(fd: &OwnedFd, name: [u8; 16]) -> Result<(), Errno> {
 }
 
 /// Whether a socket may have more under way: a quarter of what it may is the kernel's mark.
-pub fn has_room(fd: &OwnedFd) -> bool {
+pub fn has_room(fd: &impl AsFd) -> bool {
     let now = Timespec::default();
     let mut fds = [PollFd::new(fd, PollFlags::OUT)];
     poll(&mut fds, Some(&now)).is_ok() && fds[0].revents().contains(PollFlags::OUT)

@@ -2,7 +2,7 @@
 //! counted, and no faster than both endpoints' rates allow. Who sends faster finds its socket
 //! full, as where the other side does not read.
 //!
-//! - `pace`: a rate, and whose turn it is.
+//! - `pace`: a rate, and whose turn it is; `lines`: who waits for one, or is to be served, endpoint by endpoint.
 //! - `counts`: what passed, by circuit and by endpoint, in pages that others read.
 //! - `capture`: what passes, into captures' channels, by `frames` as the packets that TCP would have sent.
 //! - `pulse`: that this process goes on, for the supervisor.
@@ -10,6 +10,7 @@
 mod capture;
 mod counts;
 mod frames;
+mod lines;
 mod pace;
 mod pulse;
 
@@ -19,16 +20,19 @@ use command::verbs::{METER_COUNTS, MeterRates, Metered};
 use counts::{Counts, Row};
 use frames::Named;
 use guard::guard;
-use pace::{Line, Pace, TURN};
+use lines::{Line, Lines};
+use pace::{Pace, TURN};
 use pulse::Pulse;
 use rustix::io::Errno;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use switch::Nanos;
 use worker::clock::realtime;
 
 /// Turns of one direction before others have theirs.
 const TURNS: usize = 4;
+/// Directions that have theirs before it is looked at what else has happened.
+const SERVED: usize = 32;
 
 /// Which side of an endpoint a rate is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -52,7 +56,7 @@ pub struct Metering {
     paces: BTreeMap<(u32, Side), Pace>,
     /// Those of them that somebody waits for.
     awaited: BTreeSet<(u32, Side)>,
-    ready: VecDeque<Line>,
+    ready: Lines,
 }
 
 struct Circuit {
@@ -137,13 +141,13 @@ impl Metering {
             match (bytes, self.paces.get_mut(&at)) {
                 (0, None) => {}
                 (0, Some(pace)) => {
-                    let waited: Vec<Line> = pace.dissolve().collect();
+                    let waited = pace.dissolve();
                     self.paces.remove(&at);
                     self.ask_again(&waited, side);
                 }
                 (_, Some(pace)) => {
                     pace.change(bytes, burst);
-                    let waited: Vec<Line> = pace.dissolve().collect();
+                    let waited = pace.dissolve();
                     self.ask_again(&waited, side);
                 }
                 (_, None) => {
@@ -168,10 +172,14 @@ impl Metering {
 
     /// Has a direction served, before long and once.
     fn call(&mut self, line: Line) {
-        let direction = self.direction(line).filter(|it| !it.is_called);
-        if let Some(direction) = direction {
+        let (number, way) = line;
+        let Some(circuit) = self.circuits.get_mut(&number) else {
+            return;
+        };
+        let [began, _] = circuit.slots;
+        if let Some(direction) = circuit.ways.get_mut(way).filter(|it| !it.is_called) {
             direction.is_called = true;
-            self.ready.push_back(line);
+            self.ready.push(began, line);
         }
     }
 
@@ -278,8 +286,10 @@ impl Metering {
                 self.awaited.remove(&at);
             }
         }
-        // Those that come meanwhile have their turn after what else has happened.
-        for line in std::mem::take(&mut self.ready) {
+        for _ in 0..SERVED {
+            let Some(line) = self.ready.pop() else {
+                break;
+            };
             if let Some(direction) = self.direction(line) {
                 direction.is_called = false;
                 self.serve(line, now);
@@ -347,28 +357,42 @@ impl Metering {
         let (number, way) = line;
         let circuit = self.circuits.get_mut(&number)?;
         let (_, slots) = circuit.of(way);
+        let [began, _] = circuit.slots;
         let direction = circuit.ways.get_mut(way)?;
-        let mut may = Some(TURN);
-        // It is in line for both at a time: who waits for the one first, and then for the other,
-        // would have lost the one by then.
-        for ((slot, side), turn) in sides(slots).zip(&mut direction.turns) {
-            let Some(pace) = self.paces.get_mut(&(slot, side)) else {
+        let mut may = TURN;
+        // First by the slower one, and nothing is kept of the other meanwhile: who has many circuits
+        // and a low rate would keep turns of somebody's high one from all others.
+        let bytes = |at| self.paces.get(at).map_or(u64::MAX, Pace::bytes);
+        let ([sends, is_sent], [one, other]) = (sides(slots), &mut direction.turns);
+        let is_slower = bytes(&is_sent) < bytes(&sends);
+        let mut order = [(sends, one), (is_sent, other)];
+        if is_slower && guard!("meter-slower-first") {
+            order.reverse();
+        }
+        let (mut is_first, mut waits) = (true, None);
+        for (at, turn) in order {
+            let Some(pace) = self.paces.get_mut(&at) else {
                 *turn = Turn::Never;
                 continue;
             };
             if *turn == Turn::Never && guard!("meter-rate") {
-                *turn = pace.ask(line, now).map_or(Turn::Waits, Turn::Has);
-                if *turn == Turn::Waits {
-                    self.awaited.insert((slot, side));
-                }
+                *turn = pace.ask(began, line, now).map_or(Turn::Waits, Turn::Has);
             }
-            may = match *turn {
-                Turn::Has(turn) => may.map(|may| may.min(turn)),
-                Turn::Waits => None,
-                Turn::Never => may,
-            };
+            match *turn {
+                Turn::Has(turn) => may = may.min(turn),
+                Turn::Waits => {
+                    self.awaited.insert(at);
+                    waits = Some(is_first);
+                    break;
+                }
+                Turn::Never => {}
+            }
+            is_first = false;
         }
-        may
+        if waits == Some(true) && guard!("meter-keeps") {
+            self.give_back(line);
+        }
+        waits.is_none().then_some(may)
     }
 
     fn used(&mut self, line: Line, taken: u64) {
@@ -448,7 +472,7 @@ impl Metering {
                 *turn = Turn::Never;
             }
         }
-        for (at, turn) in sides(slots).zip(turns) {
+        for (at, turn) in sides(slots).into_iter().zip(turns) {
             if let Turn::Has(left) = turn {
                 self.refund(at, left);
             }
@@ -471,8 +495,8 @@ impl Metering {
 }
 
 /// The rates that hold for what goes from the first slot to the second.
-fn sides([from, to]: [u32; 2]) -> impl Iterator<Item = (u32, Side)> {
-    [(from, Side::Sends), (to, Side::IsSent)].into_iter()
+fn sides([from, to]: [u32; 2]) -> [(u32, Side); 2] {
+    [(from, Side::Sends), (to, Side::IsSent)]
 }
 
 #[cfg(test)]
@@ -519,6 +543,10 @@ mod tests {
 
         /// A circuit from slot 1 to slot 2: the programs' ends.
         fn join(&mut self, id: u64) -> [UnixStream; 2] {
+            self.join_slots(id, [1, 2])
+        }
+
+        fn join_slots(&mut self, id: u64, [from, to]: [u32; 2]) -> [UnixStream; 2] {
             let pair = || UnixStream::pair().unwrap();
             let ((a, near), (b, far)) = (pair(), pair());
             for end in [&a, &near, &b, &far] {
@@ -526,8 +554,8 @@ mod tests {
             }
             let body = Metered {
                 id,
-                from: 1,
-                to: 2,
+                from,
+                to,
                 ..Metered::default()
             };
             let ends = [near.into(), far.into()];
@@ -638,6 +666,44 @@ mod tests {
             scene.metering.turn(now);
         }
         assert_eq!(scene.metering.len(), 0);
+    }
+
+    #[test]
+    fn who_waits_for_a_low_rate_keeps_nothing_of_a_high_one() {
+        let mut scene = scene();
+        scene.rates(1, 10 << 20, 0);
+        scene.rates(2, 0, 1 << 20);
+        let slots = |id| if id == 0 { [3, 1] } else { [2, 1] };
+        let mut ends: Vec<_> = (0..200).map(|id| scene.join_slots(id, slots(id))).collect();
+        // The end that answers has more to send than any of them takes.
+        ends.iter_mut().for_each(|ends| ends.reverse());
+        let came = scene.run(&mut ends, 0, SECOND);
+        assert!(came[0] > 17 << 19, "{}", came[0]);
+    }
+
+    /// Whose are many has its turns, and no more of them.
+    #[test]
+    fn who_has_many_circuits_keeps_others_from_nothing() {
+        let mut scene = scene();
+        let slots = |id| if id == 0 { [3, 2] } else { [1, 2] };
+        let mut ends: Vec<_> = (0..1500)
+            .map(|id| scene.join_slots(id, slots(id)))
+            .collect();
+        for (number, [a, _]) in ends.iter_mut().enumerate().rev() {
+            a.write_all(b"x").unwrap();
+            scene.metering.stirred(number as u64);
+        }
+        // Its own two lines among the first, though all others were called before.
+        scene.metering.turn(0);
+        assert_eq!(ends[0][1].read(&mut [0; 2]).unwrap(), 1);
+        let came = |ends: &[UnixStream; 2]| (&ends[1]).read(&mut [0; 2]).is_ok();
+        let others = ends.iter().filter(|it| came(it)).count();
+        assert!((1..40).contains(&others), "{others}");
+        while scene.metering.due() == Some(0) {
+            scene.metering.turn(0);
+        }
+        let others = others + ends.iter().filter(|it| came(it)).count();
+        assert_eq!(others, 1499);
     }
 
     #[test]

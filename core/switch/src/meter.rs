@@ -1,6 +1,7 @@
 //! Token buckets.
 
 use crate::Nanos;
+use guard::guard;
 use image::compartment::Rate;
 
 pub(crate) const SECOND: u128 = 1_000_000_000;
@@ -285,10 +286,18 @@ impl Meter {
         }
     }
 
-    /// So many bytes did not go after all, of what was charged.
+    /// So many bytes did not go after all, of what was charged. What was charged long ago is no more than a
+    /// full bucket by now.
     pub fn refund(&mut self, rate: &Rate, bytes: u64) {
         if rate.bytes != 0 {
-            self.bytes.tokens = self.bytes.tokens.saturating_add(clamp(bytes));
+            let tokens = self.bytes.tokens;
+            let back = tokens.saturating_add(clamp(bytes));
+            let full = clamp(byte_burst(rate)).max(tokens);
+            self.bytes.tokens = if guard!("meter-refund") {
+                back.min(full)
+            } else {
+                back
+            };
         }
     }
 

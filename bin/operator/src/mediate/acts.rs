@@ -258,7 +258,7 @@ impl Mediator {
         let to = decided.slot;
         let carrier = self.carrier([slot, to]);
         let metered = carrier.is_metered();
-        if metered && !self.meters.is_linked() {
+        if metered && !self.meters.takes() {
             return self.without_meter(cookie);
         }
         self.table

@@ -90,7 +90,7 @@ impl Mediator {
         call: &Call<'_>,
     ) -> Result<Came, Errno> {
         let carrier = self.carrier([slot, ELSEWHERE]);
-        if carrier.is_metered() && !self.meters.is_linked() {
+        if carrier.is_metered() && !self.meters.takes() {
             return self.without_meter(cookie);
         }
         let far = match carrier.is_metered() {
@@ -123,6 +123,11 @@ impl Mediator {
         cookie: u64,
         call: &Call<'_>,
     ) -> Result<Came, Errno> {
+        let is_metered = self.crossings.is_metered(cookie);
+        if is_metered && self.crossings.is_over(cookie) && !self.meters.takes() {
+            let waits = self.without_meter(cookie);
+            return waits.or_else(|errno| self.is_refused(cookie, errno));
+        }
         let Some((crossing, outcome)) = self.crossings.joined(cookie) else {
             return Ok(Came::Waits {
                 at: cookie,

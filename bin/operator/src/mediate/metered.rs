@@ -56,21 +56,35 @@ impl Mediator {
         self.meters.hear().is_err()
     }
 
-    /// Who waits for a meter that does not come is told.
+    /// A meter is told what it had no room for. Who waits for one that does not come is told, or for room,
+    /// where there is some.
     pub fn meter_tick(&mut self, find: Find<'_>) {
-        if self.meters.is_awaited() && self.meters.is_overdue() {
-            self.wake(Also::All, find);
-            self.meters.forget_awaited();
-        }
+        self.meters.says();
+        let who = match self.meters.is_awaited() {
+            true if self.meters.is_overdue() => Also::All,
+            true if self.meters.takes() => Also::Of(Why::Meter),
+            _ => return,
+        };
+        self.meters.forget_awaited();
+        // Who finds no room any more waits anew.
+        self.wake(who, find);
     }
 
     /// How long this process may sleep.
     pub fn sleep(&self) -> Option<Timespec> {
-        let second = Timespec {
-            tv_sec: 1,
-            tv_nsec: 0,
+        let (awaited, linked) = (self.meters.is_awaited(), self.meters.is_linked());
+        let own = match awaited || self.meters.is_behind() {
+            // Its link has no room, and it says nothing when there is some.
+            true if linked => Some(Timespec {
+                tv_sec: 0,
+                tv_nsec: 5_000_000,
+            }),
+            true => Some(Timespec {
+                tv_sec: 1,
+                tv_nsec: 0,
+            }),
+            false => None,
         };
-        let own = self.meters.is_awaited().then_some(second);
         let receivers = self.receivers_sleep();
         match (own, receivers) {
             (Some(own), Some(other)) => Some(own.min(other)),
@@ -78,7 +92,7 @@ impl Mediator {
         }
     }
 
-    /// A connect that needs a meter where none is.
+    /// A connect that needs a meter where none is, or none that may be told of it.
     pub(super) fn without_meter(&mut self, cookie: u64) -> Result<Came, Errno> {
         if self.meters.is_overdue() {
             return Err(Errno::NETDOWN);

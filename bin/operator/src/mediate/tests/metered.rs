@@ -171,6 +171,53 @@ fn who_connects_waits_for_a_meter_but_not_for_ever() {
     assert!(mediator.without_meter(1).is_ok(), "the next one waits anew");
 }
 
+/// Its link is full, for nobody reads there: what it is not told now it is told later.
+#[test]
+fn a_meter_that_is_slow_misses_no_rate_and_who_connects_waits() {
+    let mut mediator = with_circuits(&metered(1000));
+    let (link, meter) = Socket::pair().unwrap();
+    mediator.link_meter(link, &|_| None);
+    assert!(mediator.meters.takes());
+    let mut last = 1000;
+    while !mediator.meters.is_behind() && last < 5_000 {
+        last += 1;
+        mediator.use_image(mapped(&metered(last)));
+    }
+    assert!(mediator.meters.is_behind() && last > 1010, "{last}");
+    last += 1;
+    mediator.use_image(mapped(&metered(last)));
+    // It would not be carried, and nothing is begun for it.
+    let ends = [0, 1].map(|_| sockets::stream(true).unwrap().fd);
+    let body = mediator.described(1, [WEB, NEAR], [NOBODY; 2]);
+    let [one, other] = &ends;
+    assert_eq!(
+        mediator.meters.carry(&body, [one, other]),
+        Err(Errno::NOBUFS)
+    );
+    assert!(mediator.without_meter(1).is_ok());
+    mediator.meter_tick(&|_| None);
+    assert!(mediator.meters.is_awaited() && mediator.meters.is_behind());
+    let sleep = mediator.sleep().unwrap();
+    assert!(sleep.tv_sec == 0 && sleep.tv_nsec < 100_000_000);
+    let mut told = 0;
+    let mut hear = || {
+        while let Some((message, _)) = meter.recv().unwrap() {
+            let rates = message.body::<MeterRates>();
+            told = rates.map_or(told, |it| it.to);
+        }
+        told
+    };
+    assert!(hear() < last);
+    mediator.meter_tick(&|_| None);
+    assert_eq!(hear(), last);
+    assert!(!mediator.meters.is_awaited() && mediator.sleep().is_none());
+    // A link that is full of something else is as good as none.
+    while mediator.meters.end(1) {}
+    assert!(!mediator.meters.takes() && !mediator.meters.is_behind());
+    hear();
+    assert!(mediator.meters.takes());
+}
+
 fn asked(of: u32, on: u32, slot: u32) -> Capture {
     Capture {
         of,
