@@ -2,7 +2,7 @@
 
 use crate::channels::Channel;
 use crate::deaths::ENDING;
-use crate::errands::Whose;
+use crate::errands::{self, Whose};
 use crate::ports::circuits::{self, Circuits};
 use crate::ports::{guests, meters, proxies};
 use crate::registry::{KeptSeat, KeptWorker};
@@ -176,7 +176,8 @@ impl Supervisor {
             .split_whitespace()
             .filter_map(|pid| pid.parse::<u32>().ok())
         {
-            if known.contains(&pid) {
+            // Who ends circuits goes on, for a while: nobody else does it again.
+            if known.contains(&pid) || errands::removed::is_one(pid) {
                 continue;
             }
             // It stays the keeper's child until the keeper reaps it, so the number is

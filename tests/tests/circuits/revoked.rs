@@ -257,6 +257,47 @@ else:
     }
 }
 
+/// Who is sent for that outlives it.
+#[test]
+fn a_removed_compartments_circuits_end_though_the_supervisor_dies() {
+    const HIDES: &str = "
+import array, os, socket, sys, time
+s = socket.socket(); at = ('10.1.1.10', 80)
+if sys.argv[1] == 'serves':
+    s.bind(at); s.listen(); print('serves', flush=True); s, _ = s.accept()
+else: s.connect(at)
+# In nobody's table: on its way from this program to itself.
+there, back = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+there.sendmsg([b'x'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [s.fileno()]))])
+s.close(); print('hidden', flush=True)
+while not os.path.exists(sys.argv[2]): time.sleep(0.05)
+_, ((_, _, fds),), _, _ = back.recvmsg(1, 100)
+number, = array.array('i', fds)
+try:
+    while os.write(number, b'x') and os.read(number, 1): time.sleep(0.01)
+except OSError: pass
+print('over', flush=True)
+";
+    let scene = Scene::of(OPEN);
+    scene.file("hides.py", HIDES);
+    let starts = |at, word: &str, until| {
+        let line = format!("exec python3 {{f}}/hides.py {word} {{f}}/back");
+        scene.start(at, &line, until)
+    };
+    let server = starts("web", "serves", "serves");
+    let client = starts("app", "asks", "hidden");
+    server.until("hidden");
+    let supervisor = scene.instance.child("bulkhead-supervisor").unwrap();
+    scene.apply("version: 1\ntenants: []\n");
+    crate::scene::kill("KILL", &supervisor.to_string());
+    let answers = |it: &e2e::Instance| it.ask(&["status"]).is_ok();
+    assert!(scene.instance.until(Duration::from_secs(10), answers));
+    scene.file("back", "");
+    for program in [&server, &client] {
+        program.until("over");
+    }
+}
+
 /// While others are still looked for, and after.
 #[test]
 fn hidden_circuits_are_cut_by_id_one_after_another() {

@@ -4,12 +4,15 @@
 
 use super::chase::ends;
 use super::search::{Says, Wanted, everywhere};
+use guard::guard;
 use notify::Target;
+use rustix::process::geteuid;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::collections::BTreeSet;
-use std::fs::read;
+use std::fs::{metadata, read};
 use std::io::{ErrorKind, LineWriter, Result, Write};
 use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
 use std::thread::{Builder, sleep};
 use std::time::{Duration, Instant};
@@ -43,6 +46,15 @@ pub fn run() -> Result<()> {
         ),
     }
     Ok(())
+}
+
+/// Whether a process is one that was sent for this by a supervisor before: it is this user's, and its words say so. What
+/// is confined is another user's.
+pub fn is_one(process: u32) -> bool {
+    let own = metadata(format!("/proc/{process}")).is_ok_and(|it| it.uid() == geteuid().as_raw());
+    let words = read(format!("/proc/{process}/cmdline")).unwrap_or_default();
+    let word = words.split(|byte| *byte == 0).nth(1);
+    own && word == Some(REMOVED.as_bytes()) && guard!("removed-goes-on")
 }
 
 /// Inodes of all AF_UNIX sockets of this namespace. What is connected and not accepted yet has none, and ends with who connected.
