@@ -40,6 +40,8 @@ mod proxy;
 mod revoked;
 #[path = "circuits/rings.rs"]
 mod rings;
+#[path = "circuits/room.rs"]
+mod room;
 #[path = "circuits/scene.rs"]
 mod scene;
 #[path = "circuits/scope.rs"]
