@@ -245,14 +245,19 @@ print(time.monotonic() - began)
     let scene = Scene::of(OPEN);
     scene.compile("crowd", include_str!("crowd.c"));
     scene.file("asks.py", ASKS);
+    let asks = || -> f64 {
+        let took = scene.says("app", "python3 {f}/asks.py");
+        took.trim().parse().unwrap()
+    };
+    // By itself: a machine may be busy.
+    let alone = asks().max(asks());
     let _crowd = scene.start("web", "exec {f}/crowd", "crowds");
-    let took: f64 = scene
-        .says("app", "python3 {f}/asks.py")
-        .trim()
-        .parse()
-        .unwrap();
-    println!("{took} s");
-    assert!(took < 2.0, "{took} s for 200 sockets");
+    let took = asks();
+    println!("{took} s, {alone} s alone");
+    assert!(
+        took < 1.0 + 10.0 * alone,
+        "200 sockets: {took} s, {alone} s alone"
+    );
 }
 
 /// What it sends by is in no table of descriptors, and what it sends never comes.
