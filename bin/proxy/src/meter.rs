@@ -279,10 +279,10 @@ impl Metering {
     pub fn turn(&mut self, now: Nanos) {
         for at in self.awaited.clone() {
             // Bound: what a rate gives in the time that passed.
-            while let Some((line, turn)) = self.pace(at).and_then(|pace| pace.next(now)) {
-                self.grant(line, at, turn);
+            while let Some((began, line, turn)) = self.pace(at).and_then(|pace| pace.next(now)) {
+                self.grant((began, line), at, turn);
             }
-            if self.pace(at).is_none_or(|pace| pace.due().is_none()) {
+            if self.pace(at).is_none_or(|pace| !pace.is_waited_for()) {
                 self.awaited.remove(&at);
             }
         }
@@ -303,18 +303,18 @@ impl Metering {
         self.paces.get_mut(&at)
     }
 
-    fn grant(&mut self, line: Line, (slot, side): (u32, Side), turn: u64) {
+    fn grant(&mut self, (began, line): (u32, Line), at: (u32, Side), turn: u64) {
         match self.direction(line) {
-            Some(direction) => direction.turns[side as usize] = Turn::Has(turn),
+            Some(direction) => direction.turns[at.1 as usize] = Turn::Has(turn),
             // It is over meanwhile.
-            None => return self.refund((slot, side), turn),
+            None => return self.refund(at, began, turn),
         }
         self.call(line);
     }
 
-    fn refund(&mut self, at: (u32, Side), bytes: u64) {
+    fn refund(&mut self, at: (u32, Side), began: u32, bytes: u64) {
         if let Some(pace) = self.pace(at) {
-            pace.refund(bytes);
+            pace.refund(began, bytes);
         }
     }
 
@@ -395,14 +395,25 @@ impl Metering {
         waits.is_none().then_some(may)
     }
 
-    fn used(&mut self, line: Line, taken: u64) {
-        if let Some(direction) = self.direction(line) {
-            for turn in &mut direction.turns {
-                *turn = match *turn {
-                    Turn::Has(left) if left > taken => Turn::Has(left - taken),
-                    Turn::Has(_) => Turn::Never,
-                    turn => turn,
-                };
+    fn used(&mut self, (number, way): Line, taken: u64) {
+        let Some(circuit) = self.circuits.get_mut(&number) else {
+            return;
+        };
+        let (_, slots) = circuit.of(way);
+        let [began, _] = circuit.slots;
+        let Some(direction) = circuit.ways.get_mut(way) else {
+            return;
+        };
+        for (at, turn) in sides(slots).into_iter().zip(&mut direction.turns) {
+            let Turn::Has(left) = *turn else {
+                continue;
+            };
+            *turn = match left > taken {
+                true => Turn::Has(left - taken),
+                false => Turn::Never,
+            };
+            if let Some(pace) = self.paces.get_mut(&at) {
+                pace.used(began, taken.min(left));
             }
         }
     }
@@ -462,6 +473,7 @@ impl Metering {
             return;
         };
         let (_, slots) = circuit.of(way);
+        let [began, _] = circuit.slots;
         let Some(direction) = circuit.ways.get_mut(way) else {
             return;
         };
@@ -474,7 +486,7 @@ impl Metering {
         }
         for (at, turn) in sides(slots).into_iter().zip(turns) {
             if let Turn::Has(left) = turn {
-                self.refund(at, left);
+                self.refund(at, began, left);
             }
         }
     }

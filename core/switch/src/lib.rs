@@ -45,7 +45,7 @@ pub use finish::{Finish, finish, needed};
 pub use flow::AHEAD;
 pub use flow::{Connection, Cursor, Memory, Side, Tally, journal::bytes_for};
 pub use judgement::slot_of;
-pub use meter::{Amount, Credit, Meter};
+pub use meter::{Amount, Credit, Meter, byte_burst};
 pub use pipeline::Switch;
 pub use restoration::Restoration;
 pub use shaper::{Handed, Shaper};

@@ -301,6 +301,13 @@ impl Meter {
         }
     }
 
+    /// It is another rate's from now on: what is held beyond a full bucket of that, or owed beyond so many bytes,
+    /// was the other one's.
+    pub fn change(&mut self, rate: &Rate, owed: u64) {
+        let full = clamp(byte_burst(rate));
+        self.bytes.tokens = self.bytes.tokens.clamp(-clamp(owed), full);
+    }
+
     /// When it is worth while to go on: at once where it is not in debt.
     #[inline]
     pub fn free_at(&self, rate: &Rate) -> Nanos {
@@ -363,7 +370,7 @@ impl Meter {
 
 /// Bytes at once for a rate: at least [`LEAST_BURST_MS`] of it, or senders that are
 /// scheduled that late would have less than what was asked for.
-pub(crate) fn byte_burst(rate: &Rate) -> u64 {
+pub fn byte_burst(rate: &Rate) -> u64 {
     rate.burst.max(rate.bytes / 1000 * LEAST_BURST_MS)
 }
 const LEAST_BURST_MS: u64 = 5;

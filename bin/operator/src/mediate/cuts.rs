@@ -500,13 +500,19 @@ impl Mediator {
     }
 
     /// What is looked for and goes by a meter is over when that ends it, wherever it is: the meter may not have
-    /// been linked when it was to be cut.
+    /// been linked when it was to be cut, or had no room to be told.
     pub(super) fn ends_metered(&mut self) {
-        let hunted = self.hunts.ends.values().chain(self.hunts.lost.values());
-        let metered =
-            hunted.filter(|it| self.end_metered(&it.socket) && guard!("circuits-hunts-metered"));
-        let over: BTreeSet<u64> = metered.map(|it| it.began).collect();
+        let metered: BTreeSet<u64> = self.hunted_metered().collect();
+        let ends = |began: &u64| self.meters.end(*began) && guard!("circuits-hunts-metered");
+        let over = metered.into_iter().take_while(ends).collect();
         self.are_cut(&over);
+    }
+
+    /// Who began what is looked for and goes by a meter.
+    pub(super) fn hunted_metered(&self) -> impl Iterator<Item = u64> {
+        let hunted = self.hunts.ends.values().chain(self.hunts.lost.values());
+        let metered = hunted.filter(|it| it.socket.carrier().is_metered());
+        metered.map(|it| it.began)
     }
 
     /// A socket, taken from where it was seen. Meanwhile its endpoint is who holds this process

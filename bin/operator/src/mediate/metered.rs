@@ -60,6 +60,9 @@ impl Mediator {
     /// where there is some.
     pub fn meter_tick(&mut self, find: Find<'_>) {
         self.meters.says();
+        if self.is_to_end_metered() && self.meters.takes() && guard!("circuits-ends-later") {
+            self.ends_metered();
+        }
         let who = match self.meters.is_awaited() {
             true if self.meters.is_overdue() => Also::All,
             true if self.meters.takes() => Also::Of(Why::Meter),
@@ -70,10 +73,16 @@ impl Mediator {
         self.wake(who, find);
     }
 
+    /// Whether a meter that is there is to end circuits, and was not told so: its link had no room.
+    fn is_to_end_metered(&self) -> bool {
+        self.meters.is_linked() && self.hunted_metered().next().is_some()
+    }
+
     /// How long this process may sleep.
     pub fn sleep(&self) -> Option<Timespec> {
-        let (awaited, linked) = (self.meters.is_awaited(), self.meters.is_linked());
-        let own = match awaited || self.meters.is_behind() {
+        let linked = self.meters.is_linked();
+        let waits = self.meters.is_awaited() || self.meters.is_behind();
+        let own = match waits || self.is_to_end_metered() {
             // Its link has no room, and it says nothing when there is some.
             true if linked => Some(Timespec {
                 tv_sec: 0,

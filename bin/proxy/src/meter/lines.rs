@@ -34,14 +34,25 @@ impl Lines {
 
     /// The next one.
     pub fn pop(&mut self) -> Option<Line> {
-        let slot = self.turns.pop_front()?;
+        self.pop_of(|_| true).map(|(_, line)| line)
+    }
+
+    /// The next one of those slots that may have a turn, and whose it is. Bound: slots.
+    pub fn pop_of(&mut self, may: impl Fn(u32) -> bool) -> Option<(u32, Line)> {
+        let at = self.turns.iter().position(|slot| may(*slot))?;
+        let slot = self.turns.remove(at)?;
         let of = self.by_slot.get_mut(&slot)?;
-        let line = of.pop_front();
+        let line = of.pop_front()?;
         match of.is_empty() {
             true => drop(self.by_slot.remove(&slot)),
             false => self.turns.push_back(slot),
         }
-        line
+        Some((slot, line))
+    }
+
+    /// Whether one of those slots has some.
+    pub fn has_of(&self, may: impl Fn(u32) -> bool) -> bool {
+        self.turns.iter().any(|slot| may(*slot))
     }
 
     /// A circuit is over: none of it is left. Bound: the lines there are.

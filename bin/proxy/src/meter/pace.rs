@@ -2,7 +2,9 @@
 //! turn for as many bytes.
 
 use super::lines::{Line, Lines};
+use guard::guard;
 use image::compartment::Rate;
+use std::collections::BTreeMap;
 use switch::{Meter, Nanos};
 
 /// Bytes of a turn at most, and at least.
@@ -14,6 +16,8 @@ pub struct Pace {
     rate: Rate,
     meter: Meter,
     waits: Lines,
+    /// Bytes of turns that are charged and not used, by who began the circuits that have them.
+    kept: BTreeMap<u32, u64>,
 }
 
 impl Pace {
@@ -28,12 +32,16 @@ impl Pace {
             rate,
             meter: Meter::full(now, &rate),
             waits: Lines::default(),
+            kept: BTreeMap::new(),
         }
     }
 
-    /// Another rate; what was held or owed stays.
+    /// Another rate, from now on.
     pub fn change(&mut self, bytes: u64, burst: u64) {
         (self.rate.bytes, self.rate.burst) = (bytes, burst);
+        if guard!("meter-change") {
+            self.meter.change(&self.rate, self.turn());
+        }
     }
 
     /// Bytes a second.
@@ -54,43 +62,85 @@ impl Pace {
     /// Asks for a turn, for a circuit that this slot began: its bytes, which are charged. `None`: it waits
     /// for them from now on.
     pub fn ask(&mut self, slot: u32, line: Line, now: Nanos) -> Option<u64> {
-        if self.waits.is_empty() && self.meter.is_free(now, &self.rate) {
-            return Some(self.grant());
+        if !self.is_awaited() && self.may(slot) && self.meter.is_free(now, &self.rate) {
+            return Some(self.grant(slot));
         }
         self.waits.push(slot, line);
         None
     }
 
-    /// Whose turn it is now, with its bytes.
-    pub fn next(&mut self, now: Nanos) -> Option<(Line, u64)> {
-        if self.waits.is_empty() {
+    /// Whose turn it is now: who began its circuit, and its bytes.
+    pub fn next(&mut self, now: Nanos) -> Option<(u32, Line, u64)> {
+        if !self.is_awaited() {
             return None;
         }
         self.meter.late(now, &self.rate);
         if !self.meter.is_free(now, &self.rate) {
             return None;
         }
-        let line = self.waits.pop()?;
-        Some((line, self.grant()))
+        let (kept, most) = (&self.kept, self.most());
+        let (slot, line) = self.waits.pop_of(|slot| may(kept, most, slot))?;
+        Some((slot, line, self.grant(slot)))
+    }
+
+    /// Whether somebody waits who may have a turn.
+    fn is_awaited(&self) -> bool {
+        self.waits.has_of(|slot| self.may(slot))
+    }
+
+    /// Whether circuits that this slot began may have another turn: of those that keep theirs, waiting for another
+    /// rate's, a burst is as much as may come at once.
+    fn may(&self, slot: u32) -> bool {
+        may(&self.kept, self.most(), slot)
+    }
+
+    fn most(&self) -> u64 {
+        switch::byte_burst(&self.rate)
     }
 
     /// A millisecond's worth, always as much, into debt where not so much is there: who gets what
     /// is left would get less than others whenever they meet in the same order.
-    fn grant(&mut self) -> u64 {
-        let turn = (self.rate.bytes / 1000).clamp(LEAST, TURN);
+    fn grant(&mut self, slot: u32) -> u64 {
+        let turn = self.turn();
         self.meter.charge(&self.rate, turn, 0);
+        *self.kept.entry(slot).or_default() += turn;
         turn
     }
 
-    /// Gives back what was charged and not used.
-    pub fn refund(&mut self, bytes: u64) {
-        self.meter.refund(&self.rate, bytes);
+    fn turn(&self) -> u64 {
+        (self.rate.bytes / 1000).clamp(LEAST, TURN)
     }
 
-    /// When somebody who waits has a turn, ns; `None`: nobody waits.
-    pub fn due(&self) -> Option<Nanos> {
-        (!self.waits.is_empty()).then(|| self.meter.free_at(&self.rate))
+    /// So much of what was charged for this slot's is used.
+    pub fn used(&mut self, slot: u32, bytes: u64) {
+        if let Some(kept) = self.kept.get_mut(&slot) {
+            *kept = kept.saturating_sub(bytes);
+            if *kept == 0 {
+                self.kept.remove(&slot);
+            }
+        }
     }
+
+    /// Gives back what was charged for this slot's and not used.
+    pub fn refund(&mut self, slot: u32, bytes: u64) {
+        self.meter.refund(&self.rate, bytes);
+        self.used(slot, bytes);
+    }
+
+    /// When somebody who waits has a turn, ns; `None`: nobody who may waits.
+    pub fn due(&self) -> Option<Nanos> {
+        self.is_awaited().then(|| self.meter.free_at(&self.rate))
+    }
+
+    /// Whether somebody waits.
+    pub fn is_waited_for(&self) -> bool {
+        !self.waits.is_empty()
+    }
+}
+
+fn may(kept: &BTreeMap<u32, u64>, most: u64, slot: u32) -> bool {
+    let kept = kept.get(&slot).copied().unwrap_or_default();
+    kept < most || !guard!("meter-kept")
 }
 
 #[cfg(test)]
@@ -99,6 +149,13 @@ mod tests {
     use std::collections::VecDeque;
 
     const SECOND: u64 = 1_000_000_000;
+
+    /// Until a line of this slot, of the same number, waits.
+    fn uses_up(pace: &mut Pace, slot: u32) {
+        while let Some(turn) = pace.ask(slot, (slot.into(), 0), 0) {
+            pace.used(slot, turn);
+        }
+    }
 
     /// Lines that always have something to move; what each moved in so long.
     fn run(pace: &mut Pace, lines: &[Line], until: Nanos) -> Vec<u64> {
@@ -109,8 +166,10 @@ mod tests {
             granted.extend(pace.ask(1, *line, now).map(|turn| (*line, turn)));
         }
         while now < until {
-            while let Some((line, turn)) = granted.pop_front().or_else(|| pace.next(now)) {
+            let next = |pace: &mut Pace| pace.next(now).map(|(_, line, turn)| (line, turn));
+            while let Some((line, turn)) = granted.pop_front().or_else(|| next(pace)) {
                 moved[line.0 as usize] += turn;
+                pace.used(1, turn);
                 granted.extend(pace.ask(1, line, now).map(|turn| (line, turn)));
             }
             // As late as a busy machine is.
@@ -139,7 +198,8 @@ mod tests {
         // A thousand short ones, each a turn of which a byte is used.
         for n in 0..1000 {
             let turn = pace.ask(1, (n, 0), 0).unwrap();
-            pace.refund(turn - 1);
+            pace.refund(1, turn - 1);
+            pace.used(1, 1);
         }
         assert_eq!(pace.due(), None);
         assert_eq!(pace.meter.held().0, (128 << 10) - 1000);
@@ -152,18 +212,58 @@ mod tests {
         // A minute of turns that nobody uses.
         for n in 0..60_000 {
             let now = n * 1_000_000;
-            kept.extend(pace.ask(1, (n, 0), now));
-            kept.extend(std::iter::from_fn(|| pace.next(now)).map(|(_, turn)| turn));
+            let slot = n as u32;
+            kept.extend(pace.ask(slot, (n, 0), now).map(|turn| (slot, turn)));
+            kept.extend(std::iter::from_fn(|| pace.next(now)).map(|(of, _, turn)| (of, turn)));
         }
         assert!(kept.len() > 30_000, "{}", kept.len());
-        kept.into_iter().for_each(|turn| pace.refund(turn));
+        for (slot, turn) in kept {
+            pace.refund(slot, turn);
+        }
         assert_eq!(pace.meter.held().0, 128 << 10);
+    }
+
+    /// As where it waits for another rate's turn.
+    #[test]
+    fn who_uses_no_turn_keeps_a_burst_of_them_at_most() {
+        let mut pace = Pace::new(125_000, 128 << 10, 0);
+        let (mut now, mut moved) = (0, 0);
+        for number in 0..1000 {
+            let _ = pace.ask(1, (number, 0), 0);
+        }
+        let asks = |pace: &mut Pace, now| pace.ask(2, (5000, 0), now).is_none();
+        let mut waits = asks(&mut pace, 0);
+        while now < 10 * SECOND {
+            if !waits {
+                waits = asks(&mut pace, now);
+            }
+            while let Some((slot, _, turn)) = pace.next(now) {
+                if slot == 2 {
+                    moved += turn;
+                    pace.used(2, turn);
+                    waits = asks(&mut pace, now);
+                }
+            }
+            now = pace.due().unwrap().max(now + 100_000);
+        }
+        assert!(moved > 10 * 125_000 - (150 << 10), "{moved}");
+    }
+
+    #[test]
+    fn what_is_held_or_owed_of_a_rate_is_not_another_ones() {
+        let mut pace = Pace::new(12_500_000_000, 128 << 10, 0);
+        pace.change(1000, 0);
+        assert!(pace.meter.held().0 <= 5_000, "{:?}", pace.meter.held());
+        let mut pace = Pace::new(12_500_000_000, 1, 0);
+        uses_up(&mut pace, 1);
+        pace.change(1000, 0);
+        assert!(pace.due().unwrap() <= 2 * SECOND, "{:?}", pace.due());
     }
 
     #[test]
     fn who_has_many_circuits_has_no_more_turns_than_who_has_one() {
         let mut pace = Pace::new(10_000_000, 1, 0);
-        while pace.ask(7, (777, 0), 0).is_some() {}
+        uses_up(&mut pace, 7);
         let mut now = 0;
         let asks = |pace: &mut Pace, line: Line, now| {
             let turn = pace.ask(u32::from(line.0 == 0), line, now);
@@ -174,7 +274,8 @@ mod tests {
         }
         let mut granted = [0_u64; 2];
         while now < SECOND {
-            while let Some((line, turn)) = pace.next(now) {
+            while let Some((slot, line, turn)) = pace.next(now) {
+                pace.used(slot, turn);
                 granted[usize::from(line.0 == 0)] += turn;
                 asks(&mut pace, line, now);
             }
@@ -187,13 +288,13 @@ mod tests {
     #[test]
     fn who_waits_is_before_who_comes() {
         let mut pace = Pace::new(1_000_000, 1, 0);
-        while pace.ask(1, (1, 0), 0).is_some() {}
+        uses_up(&mut pace, 1);
         assert!(!pace.waits.is_empty());
         let later = pace.due().unwrap();
         assert_eq!(pace.ask(1, (2, 0), later), None, "the first one waits");
-        assert_eq!(pace.next(later).map(|(line, _)| line), Some((1, 0)));
+        assert_eq!(pace.next(later).map(|(_, line, _)| line), Some((1, 0)));
         assert_eq!(
-            pace.next(later + SECOND).map(|(line, _)| line),
+            pace.next(later + SECOND).map(|(_, line, _)| line),
             Some((2, 0))
         );
     }

@@ -149,6 +149,25 @@ fn what_was_to_be_cut_before_its_meter_was_linked_is_over_with_that() {
     assert_eq!((begun(&mediator), mediator.hunted()), (vec![2], vec![2]));
 }
 
+/// More than its link has room for, and nobody reads there meanwhile.
+#[test]
+fn what_a_meter_is_not_told_to_end_now_it_is_told_later() {
+    let mut mediator = with_circuits(&tables());
+    mediator.table.carry(1, Carrier::Meter, 0);
+    mediator.write();
+    let (link, meter) = Socket::pair().unwrap();
+    mediator.link_meter(link, &|_| None);
+    while mediator.meters.end(99) {}
+    assert_eq!(mediator.cut_one(1), CUT_HIDDEN);
+    assert!(mediator.sleep().is_some_and(|it| it.tv_sec == 0));
+    mediator.meter_tick(&|_| None);
+    assert_eq!(mediator.hunted(), [1]);
+    while meter.recv().unwrap().is_some() {}
+    mediator.meter_tick(&|_| None);
+    assert_eq!(told::<EndMetered>(&meter).0.id, 1);
+    assert!(mediator.hunted().is_empty() && mediator.sleep().is_none());
+}
+
 #[test]
 fn who_connects_waits_for_a_meter_but_not_for_ever() {
     let mut mediator = with_circuits(&metered(1000));
