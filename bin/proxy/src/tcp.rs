@@ -41,22 +41,32 @@ pub fn numbers(address: SocketAddr) -> ([u8; 16], u32) {
 /// namespace's still.
 ///
 /// # Errors
-/// PERM: Linux 5.7 is needed. NODEV: it is gone.
+/// PERM: Linux 5.7 is needed. NODEV: none is said.
 pub fn keep_to(fd: &OwnedFd, interface: u32) -> Result<(), Errno> {
     if !guard!("proxy-interface") {
         return Ok(());
+    }
+    if interface == 0 {
+        return Err(Errno::NODEV);
     }
     let index = interface.to_ne_bytes();
     notify::set_option(fd.as_fd(), libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX, &index)
 }
 
-fn stream(address: &SocketAddr, interface: u32) -> Result<OwnedFd, Errno> {
+/// Whether this is an address of the loopback, or is taken for one.
+pub fn is_loopback(address: &SocketAddr) -> bool {
+    address.ip().is_loopback() || address.ip().is_unspecified()
+}
+
+fn stream(address: &SocketAddr, interface: Option<u32>) -> Result<OwnedFd, Errno> {
     let family = match address {
         SocketAddr::V4(_) => AddressFamily::INET,
         SocketAddr::V6(_) => AddressFamily::INET6,
     };
     let fd = socket_with(family, SocketType::STREAM, FLAGS, Some(ipproto::TCP))?;
-    keep_to(&fd, interface)?;
+    if let Some(interface) = interface {
+        keep_to(&fd, interface)?;
+    }
     sockopt::set_socket_reuseaddr(&fd, true)?;
     // A pace that was begun stays, so the host's own comes later, where it does.
     if guard!("proxy-near") {
@@ -92,7 +102,19 @@ fn round_trip(fd: &OwnedFd) -> Option<Duration> {
 }
 
 /// Begins to connect, by an interface.
+///
+/// # Errors
+/// The kernel's. INVAL: from the loopback to elsewhere.
 pub fn begin(from: &SocketAddr, to: &SocketAddr, interface: u32) -> Result<OwnedFd, Errno> {
+    // What is at the loopback is the namespace's own, whatever its routes, and no packet to it leaves.
+    let interface = match (
+        is_loopback(from),
+        is_loopback(to) && guard!("proxy-loopback"),
+    ) {
+        (_, true) => None,
+        (true, false) => return Err(Errno::INVAL),
+        (false, false) => Some(interface),
+    };
     let fd = stream(to, interface)?;
     sockopt::set_tcp_nodelay(&fd, true)?;
     sockopt::set_tcp_user_timeout(&fd, PATIENCE)?;
@@ -113,7 +135,7 @@ pub fn begun(fd: &OwnedFd) -> Result<(), Errno> {
 
 /// Listens, for who comes by an interface.
 pub fn serve(at: &SocketAddr, backlog: u32, only6: bool, interface: u32) -> Result<OwnedFd, Errno> {
-    let fd = stream(at, interface)?;
+    let fd = stream(at, Some(interface))?;
     if at.is_ipv6() {
         sockopt::set_ipv6_v6only(&fd, only6)?;
     }
@@ -142,7 +164,7 @@ pub fn resets(fd: impl AsFd) {
 mod tests {
     use super::*;
 
-    /// Its index is the same everywhere.
+    /// The index of `lo`, in whatever namespace.
     const LOOPBACK: u32 = 1;
 
     #[test]

@@ -87,6 +87,8 @@ pub enum Kind {
         namespace: Shared,
         /// Offloads that the kernel gave.
         features: u32,
+        /// Its index there.
+        index: u32,
     },
     /// A fifo.
     Fifo {
@@ -272,7 +274,7 @@ impl Supervisor {
         let result = namespace::within(namespace.as_fd(), || set_up_interface(body))
             .map_err(|error| refuse_namespace(&error))
             .and_then(|made| made);
-        let (fd, features) = match result {
+        let (fd, features, index) = match result {
             Ok(interface) => interface,
             Err(refusal) => {
                 if made_here {
@@ -288,6 +290,7 @@ impl Supervisor {
             fd: Rc::new(fd),
             namespace: Rc::new(namespace),
             features,
+            index,
         })
     }
 
@@ -344,12 +347,15 @@ impl Supervisor {
         else {
             return;
         };
-        let features = match port.kind {
-            Kind::Interface { features, .. } => features,
-            Kind::Fifo { .. } | Kind::Guest(_) | Kind::Circuits => 0,
+        let (features, index) = match port.kind {
+            Kind::Interface {
+                features, index, ..
+            } => (features, index),
+            Kind::Fifo { .. } | Kind::Guest(_) | Kind::Circuits => (0, 0),
         };
         let note = made()
             .with("features", features)
+            .with("index", index)
             .with("quarantined", u32::from(port.quarantined))
             .with("closed", port.closed);
         self.keeper.keep(
@@ -483,6 +489,7 @@ impl Supervisor {
                     fd: Rc::new(interface),
                     namespace: Rc::new(namespace),
                     features: note.number("features") as u32,
+                    index: note.number("index") as u32,
                 }
             }
             (_, _, Some(listener)) if body.kind == ENDPOINT_VHOST => {

@@ -22,8 +22,9 @@ const LEAST_MTU6: u32 = 1280;
 /// Name of a veth's outer end, which is alone where it is.
 const OUTER: &str = "outer";
 
-/// In the endpoint's namespace: the interface, and its address where it is to have one.
-pub fn set_up_interface(body: &CreatePort) -> Result<(OwnedFd, Features), Refusal> {
+/// In the endpoint's namespace: the interface, and its address where it is to have one. Its index is what it has
+/// for as long as it lives, whatever it is called later.
+pub fn set_up_interface(body: &CreatePort) -> Result<(OwnedFd, Features, u32), Refusal> {
     const BOTH: u32 = CREATE_CIRCUITS | CREATE_NAMESPACE;
     if body.flags & BOTH == BOTH {
         // A proxy listens for programs at whatever port they have, and is nobody. Of a namespace
@@ -32,9 +33,9 @@ pub fn set_up_interface(body: &CreatePort) -> Result<(OwnedFd, Features), Refusa
             .map_err(|e| Refusal::system("let an endpoint's proxy have every port", &e))?;
     }
     if body.kind != ENDPOINT_VETH {
-        let tap = port::tap::create(body.interface.as_str()).map_err(|e| refuse_tap(&e))?;
-        configure(body)?;
-        return Ok(tap);
+        let (tap, features) =
+            port::tap::create(body.interface.as_str()).map_err(|e| refuse_tap(&e))?;
+        return Ok((tap, features, configure(body)?));
     }
     let name = body.interface.as_str();
     // A switch that was taken over may send by its socket to any interface of the
@@ -70,7 +71,10 @@ fn make_pair(name: &str, outside: BorrowedFd<'_>) -> Result<(), Refusal> {
     })
 }
 
-fn set_up_veth(body: &CreatePort, outside: BorrowedFd<'_>) -> Result<(OwnedFd, Features), Refusal> {
+fn set_up_veth(
+    body: &CreatePort,
+    outside: BorrowedFd<'_>,
+) -> Result<(OwnedFd, Features, u32), Refusal> {
     // What the socket could not say would be lost.
     match port::ethtool::turn_off(body.interface.as_str(), port::ethtool::UNSAID) {
         Ok(stay) if stay.is_empty() => {}
@@ -84,8 +88,7 @@ fn set_up_veth(body: &CreatePort, outside: BorrowedFd<'_>) -> Result<(OwnedFd, F
     }
     let fd = namespace::within(outside, || open_outer(body.mtu))
         .map_err(|error| refuse_namespace(&error))??;
-    configure(body)?;
-    Ok((fd, Features::ALL))
+    Ok((fd, Features::ALL, configure(body)?))
 }
 
 /// In a namespace of nobody's: the outer end, up, and known to no stack.
@@ -106,8 +109,8 @@ fn open_outer(mtu: u32) -> Result<OwnedFd, Refusal> {
     port::packet::open_outer(OUTER).map_err(|error| refuse_socket(&error))
 }
 
-/// In the endpoint's namespace: what an interface is to be like.
-fn configure(body: &CreatePort) -> Result<(), Refusal> {
+/// In the endpoint's namespace: what an interface is to be like; its index.
+fn configure(body: &CreatePort) -> Result<u32, Refusal> {
     let name = body.interface.as_str();
     let mut socket = Netlink::open().map_err(|error| refuse_netlink(&error))?;
     let index = socket
@@ -152,7 +155,8 @@ fn configure(body: &CreatePort) -> Result<(), Refusal> {
             batch = batch.add_default_route(index, Ipv6Addr::from(body.gateway6).into());
         }
     }
-    batch.commit().map_err(|error| refuse_netlink(&error))
+    batch.commit().map_err(|error| refuse_netlink(&error))?;
+    Ok(index)
 }
 
 /// fe80::/64 with the modified EUI-64 of the MAC (RFC 4291, appendix A).

@@ -202,7 +202,7 @@ impl Supervisor {
                 .network_of(compartment)
                 .map_or((None, None), |(uid, network)| (Some(uid), Some(network))),
             Purpose::Proxy(place) => {
-                let namespace = self.namespace_of(place);
+                let namespace = self.namespace_of(place).map(|(namespace, _)| namespace);
                 (None, Some(namespace.ok_or("its namespace is gone")?))
             }
             // Nothing is in its namespace: all that it has is handed to it.

@@ -584,6 +584,72 @@ for _ in range(int(sys.argv[2])):
     let said = from(&outside, "{peer} try 10.1.1.11,8080 192.0.2.1,8080");
     assert!(!said.contains('.'), "{said}");
     assert_eq!(from(&outside, &format!("{says} 5")), "");
+    // Whatever it is called by now, and another is.
+    for line in ["link set eth1 name own", "link set out name eth1"] {
+        shared.ip(line).unwrap();
+    }
+    for operator in scene.instance.children("bulkhead-operator") {
+        kill("KILL", &operator.to_string());
+    }
+    let reached = |_: &Instance| scene.tries("app", "10.1.1.20,8080") == ["10.1.1.11"];
+    assert!(scene.instance.until(limit, reached));
+    let said = scene.tries("app", "192.0.2.2,8080");
+    assert!(!said[0].contains('.'), "{said:?}");
+    // Once it is gone its index is another's before long.
+    let proxies = || scene.instance.children("bulkhead-proxy").len();
+    assert_eq!(proxies(), 2);
+    shared.ip("link del own").unwrap();
+    assert!(scene.instance.until(limit, |_| proxies() == 1));
+}
+
+/// What nobody has at the loopback is refused, at once, and no packet of it goes by the interface. What an
+/// ordinary program has there, by TCP, is reached.
+#[test]
+fn the_loopback_beside_an_interface_is_the_namespaces_own() {
+    const TRIES: &str = "
+import errno, socket
+for to, of in [('127.0.0.1', None), ('127.0.0.9', '127.0.0.1'), ('127.0.0.1', '10.1.1.13'), ('0.0.0.0', None), ('::1', None),
+               ('::', None), ('::ffff:127.0.0.1', None), ('10.1.1.13', None), ('fd00:1::13', None)]:
+    s = socket.socket(socket.AF_INET6 if ':' in to else socket.AF_INET); s.settimeout(5)
+    try:
+        if of: s.bind((of, 0))
+        s.connect((to, 7999)); print(to, of, 'connected')
+    except OSError as e: print(to, of, errno.errorcode.get(e.errno, e))
+for to in '127.0.0.1', '::1':
+    s = socket.socket(socket.AF_INET6 if ':' in to else socket.AF_INET, socket.SOCK_DGRAM)
+    for _ in range(3):
+        try: s.sendto(b'x', (to, 7999))
+        except OSError: pass
+";
+    const SNIFFS: &str = "
+import socket
+s = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(3)); s.bind(('eth0', 3)); print('sniffs', flush=True)
+while True:
+    d = s.recv(100)
+    at = {4: lambda: socket.inet_ntop(socket.AF_INET, d[16:20]), 6: lambda: socket.inet_ntop(socket.AF_INET6, d[24:40])}.get(d[0] >> 4)
+    if at: print(at(), flush=True)
+";
+    let scene = scene("");
+    scene.file("tries.py", TRIES);
+    scene.file("sniffs.py", SNIFFS);
+    let sniffs = scene.spawn(scene.line("both", "exec /usr/bin/python3 {f}/sniffs.py"));
+    sniffs.until("sniffs");
+    let said = scene.says("both", "python3 {f}/tries.py");
+    let refused = said.lines().all(|line| line.ends_with("ECONNREFUSED"));
+    assert!(refused && said.lines().count() == 9, "{said}");
+    let _there = scene.spawn(in_box(&scene, "exec {peer} serve 80"));
+    let reached = |_: &Instance| scene.tries("both", "10.1.1.20,80") == ["10.1.1.13"];
+    assert!(scene.instance.until(Duration::from_secs(10), reached));
+    sniffs.until("10.1.1.20");
+    let out = sniffs.out();
+    let mut lines = out.lines();
+    assert!(
+        !lines.any(|it| it.starts_with("127.") || it == "::1"),
+        "{out}"
+    );
+    let there = scene.spawn(scene.line("both", "exec {peer} serve 7999"));
+    there.until("serving");
+    assert_eq!(scene.tries("both", "127.0.0.1,7999"), ["127.0.0.1"]);
 }
 
 /// It says what comes of a try, and nothing is to be tried by packets where there are none.

@@ -56,7 +56,12 @@ impl Supervisor {
                 }
                 // 0 is no reason: a process makes none up.
                 port.closed = reason.max(1);
+                let proxy = port.proxy.as_ref().and_then(|proxy| proxy.process);
                 self.note_port(id, slot);
+                // Another interface may have its index before long.
+                if let Some(proxy) = proxy.filter(|_| guard!("proxy-closed")) {
+                    self.kill(proxy, None);
+                }
             }
         }
     }

@@ -3,9 +3,7 @@
 
 use super::*;
 use crate::role::{Purpose, Role};
-use crate::taps::refuse_netlink;
 use command::verbs::{CREATE_CIRCUITS, PORT_PROXY};
-use netlink::Netlink;
 
 /// After a proxy's death the next one waits, ns.
 const AGAIN: u64 = 100_000_000;
@@ -40,26 +38,14 @@ impl Supervisor {
         home.ports.get_mut(&slot)?.proxy.as_deref_mut()
     }
 
-    /// The namespace that the proxy of this place is to be in.
-    pub fn namespace_of(&self, (compartment, slot): (u32, u32)) -> Option<Shared> {
+    /// The namespace that the proxy of this place is to be in, and the interface's index there.
+    pub fn namespace_of(&self, (compartment, slot): (u32, u32)) -> Option<(Shared, u32)> {
         match &self.compartments.get(&compartment)?.ports.get(&slot)?.kind {
-            Kind::Interface { namespace, .. } => Some(Rc::clone(namespace)),
+            Kind::Interface {
+                namespace, index, ..
+            } => Some((Rc::clone(namespace), *index)),
             _ => None,
         }
-    }
-
-    /// The index of the endpoint's interface, there.
-    fn index_of(&self, place: (u32, u32)) -> Result<u32, Refusal> {
-        let (compartment, slot) = place;
-        let home = self.compartments.get(&compartment);
-        let port = home.and_then(|home| home.ports.get(&slot));
-        let (Some(port), Some(namespace)) = (port, self.namespace_of(place)) else {
-            return Err(Refusal::new(ErrorCode::NoInterface, "it is gone"));
-        };
-        let name = port.body.interface.as_str();
-        let index = || Netlink::open().and_then(|mut socket| socket.link(name));
-        let link = namespace::within(namespace.as_fd(), index).map_err(|e| refuse_namespace(&e))?;
-        link.map(|link| link.index).map_err(|e| refuse_netlink(&e))
     }
 
     /// Starts a proxy for an endpoint that has none; whether there was one.
@@ -113,15 +99,10 @@ impl Supervisor {
         else {
             return;
         };
-        let interface = match self.index_of(place) {
-            Ok(index) => index,
-            Err(refusal) => {
-                let why = refusal.detail;
-                return confine::say!("supervisor: no link for a proxy: {why}");
-            }
-        };
-        let Ok((near, far)) = Socket::pair() else {
-            return confine::say!("supervisor: no link for a proxy");
+        let (Some((_, interface)), Ok((near, far))) = (self.namespace_of(place), Socket::pair())
+        else {
+            confine::say!("supervisor: no link for a proxy; the next one may have one");
+            return self.kill(proxy, None);
         };
         let body = AddPort {
             slot,
