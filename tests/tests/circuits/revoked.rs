@@ -529,6 +529,56 @@ pub fn is_made_anew(spec: &str, attach: &str, meanwhile: impl Fn(&Scene), stalls
     assert_eq!(operator["stalls"], stalls, "{status}");
 }
 
+/// An event loop, as most servers are: what it listens at is never readable, whoever waited there.
+#[test]
+fn who_is_left_behind_and_polls_is_told_of_nothing() {
+    const POLLS: &str = "
+import os, select, socket, sys, time
+l = socket.create_server(('10.1.1.12', 80)); l.setblocking(False)
+poll = select.poll(); poll.register(l, select.POLLIN); print('listens', flush=True)
+while not os.path.exists(sys.argv[1]): time.sleep(0.02)
+n, end = 0, time.monotonic() + 1
+while time.monotonic() < end:
+    if not poll.poll(100): continue
+    n += 1
+    try: l.accept()
+    except OSError: pass
+print(n, 'events')
+";
+    const ASKS: &str = "
+import socket
+s = socket.create_connection(('10.1.1.12', 80)); print('begun', flush=True); print(s.recv(1))
+";
+    let metered = OPEN.replace("sockets: 100", "sockets: 100, metered: true");
+    let ends: [(&str, fn(&Scene, &str)); 4] = [
+        (OPEN, |scene, _| scene.apply("version: 1\ntenants: []\n")),
+        (OPEN, |scene, _| {
+            drop(scene.instance.say(&["down"]).unwrap())
+        }),
+        (OPEN, |scene, spec| {
+            scene.apply(&spec.replace("sockets: 100", "sockets: 90"))
+        }),
+        (&metered, |scene, spec| {
+            scene.apply(&spec.replace("sockets: 100", "sockets: 90"))
+        }),
+    ];
+    for (n, (spec, ends)) in ends.into_iter().enumerate() {
+        let scene = Scene::of(spec);
+        scene.file("polls.py", POLLS);
+        scene.file("asks.py", ASKS);
+        let mut polls = scene.start("few", "exec python3 {f}/polls.py {f}/go", "listens");
+        let mut asks = scene.start("app", "exec python3 {f}/asks.py", "begun");
+        ends(&scene, spec);
+        assert!(asks.wait(Duration::from_secs(5)).is_some(), "{n}: it waits");
+        scene.file("go", "");
+        assert!(polls.wait(Duration::from_secs(10)).is_some(), "{n}");
+        let out = polls.out();
+        let events = out.lines().last().and_then(|it| it.strip_suffix(" events"));
+        let events: u64 = events.unwrap().parse().unwrap();
+        assert!(events < 20, "{n}: {events} events in a second");
+    }
+}
+
 /// Its number is that of a file by then whose closing holds whoever looks at it.
 #[test]
 fn a_file_in_the_place_of_a_circuit_holds_no_revocation_up() {

@@ -108,13 +108,14 @@ impl Mediator {
     }
 
     pub(super) fn listen(&mut self, cookie: u64, call: &Call<'_>) -> Result<(), Errno> {
-        let [_, backlog, _] = call.numbers();
+        let [fd, backlog, _] = call.numbers();
         // It has its name for good.
         let name = sockets::name(call.fd()?).map_or_else(secret, Ok)?;
         let chance = chance::number();
         let listen = |this: &mut Mediator| this.table.listen(cookie, backlog, name, chance);
         self.once_swept(circuit::Errno::EADDRINUSE, listen)
             .map_err(number)?;
+        self.table.place(cookie, call.place(fd.cast_unsigned()));
         let socket = self.table.socket(cookie).ok_or(Errno::BADF)?;
         sockets::listens(call.fd()?, socket.name())?;
         self.relays.serve(socket);
@@ -374,6 +375,9 @@ impl Mediator {
             return Err(Errno::INVAL);
         }
         let (slot, family) = (socket.endpoint(), socket.family());
+        // Who listened may have handed it on since.
+        let place = call.place(call.numbers()[0].cast_unsigned());
+        self.table.place(cookie, place);
         let (nonblock, closes) = call.accept_flags()?;
         if self.table.has_waiting(cookie) {
             self.room_for(slot)?;

@@ -203,6 +203,11 @@ impl Mediator {
         // Cut before they are forgotten: who comes to an end on the way has who follows begin anew.
         let of_it = of.iter().filter(|it| it.remote().is_some());
         self.are_gone(of_it.copied().chain(waiting));
+        let listens =
+            |it: &&circuit::Socket| matches!(it.state(), circuit::State::Listening { .. });
+        for listener in of.iter().filter(listens) {
+            self.empties(listener);
+        }
         for socket in &of {
             let _ = self.table.closed(socket.cookie());
         }
@@ -213,6 +218,24 @@ impl Mediator {
         self.write();
         if let Some(notes) = &self.notes {
             notes.has_port(slot, 0);
+        }
+    }
+
+    /// Nobody accepts who waits there any more: as long as anybody does it is readable, and who polls it would never
+    /// rest.
+    fn empties(&self, listener: &circuit::Socket) {
+        let Some(fd) = self
+            .at_place(listener)
+            .filter(|_| guard!("circuits-left-polling"))
+        else {
+            return;
+        };
+        // Bound: as many as may wait.
+        for _ in 0..4 * BEYOND_BACKLOG {
+            self.beats();
+            if !matches!(sockets::accepts(&fd, true, || {}), Ok(Some(_))) {
+                return;
+            }
         }
     }
 

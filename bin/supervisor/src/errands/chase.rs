@@ -7,13 +7,15 @@
 use super::search::{Held, Seen, Wanted, inode_of, may_be_its};
 use guard::guard;
 use notify::Target;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags, RawDir, SeekFrom, fstat, open, readlinkat, seek};
-use rustix::net::sockopt::socket_type;
-use rustix::net::{Shutdown, SocketType, connect_unspec, shutdown};
+use rustix::net::sockopt::{socket_acceptconn, socket_type};
+use rustix::net::{Shutdown, SocketFlags, SocketType, accept_with, connect_unspec, shutdown};
 use std::collections::BTreeSet;
 use std::fs::read_to_string;
 use std::io::{Result, Write};
 use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 /// So long it lasts.
@@ -26,6 +28,8 @@ const WINDOW: usize = 64;
 /// Where one that was seen was gone, so many numbers beyond it are tried, and so many at most.
 const BEYOND: u32 = 1024;
 const MOST: u32 = 1 << 17;
+/// So many wait at a listening socket at most, and more than operators let.
+const MOST_WAIT: usize = 1 << 14;
 
 /// Who was listed was searched; these had some of what is wanted.
 pub(super) fn chase(
@@ -186,6 +190,10 @@ pub(super) fn ends(
         return None;
     }
     let kind = socket_type(&fd).ok()?;
+    if socket_acceptconn(&fd) == Ok(true) && guard!("hunt-listeners") {
+        empties(&fd);
+        return Some((inode, kind));
+    }
     let ended = match kind == SocketType::DGRAM && guard!("hunt-chase-datagrams") {
         true => connect_unspec(&fd),
         false => shutdown(&fd, Shutdown::Both),
@@ -193,11 +201,24 @@ pub(super) fn ends(
     ended.is_ok().then_some((inode, kind))
 }
 
+/// Who waits at a listening socket is closed. The socket itself is left as it is: one that is shut, or that somebody waits
+/// at, is readable for ever, and who polls it would never rest.
+fn empties(listener: &OwnedFd) {
+    for _ in 0..MOST_WAIT {
+        let mut fds = [PollFd::new(listener, PollFlags::IN)];
+        let ready = poll(&mut fds, Some(&Timespec::default()));
+        // Nobody else accepts: a program's calls are answered by nobody.
+        if ready != Ok(1) || accept_with(listener, SocketFlags::CLOEXEC).is_err() {
+            return;
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use rustix::io::Errno;
-    use rustix::net::{AddressFamily, SendFlags, SocketFlags, socketpair};
+    use rustix::net::{AddressFamily, SendFlags, socketpair};
     use std::fs::File;
     use std::os::fd::AsRawFd;
 
