@@ -302,7 +302,7 @@ pub struct Run {
     /// TENANT/ENDPOINT
     #[arg(long, short)]
     pub endpoint: EndpointName,
-    /// With circuits: the user that the command is to run as, by name or number
+    /// With circuits: the user that the command is to run as: one of /etc/passwd by name or number, or UID:GID
     #[arg(long, short)]
     pub user: Option<String>,
     /// With circuits: load the library that has connections to others who do so go by memory that
@@ -410,7 +410,7 @@ pub struct Capture {
     #[arg(long, default_value_t = 256, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(64..=65_535))]
     pub snap: u32,
     /// End after so many frames
-    #[arg(long, short = 'c', value_name = "FRAMES")]
+    #[arg(long, short = 'c', value_name = "FRAMES", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
     /// Write to a file instead of standard output
     #[arg(long, short, value_name = "FILE")]

@@ -374,7 +374,7 @@ fn recorded(event: &Event, now_ns: u64) -> Recorded {
     let reason = || u8::try_from(event.a).ok().and_then(DropReason::from_number);
     let message = match kind {
         Some(EventKind::Ready) => "confined and ready".to_owned(),
-        Some(EventKind::Attached) => format!("became the switch of compartment {}", event.a),
+        Some(EventKind::Attached) => format!("took up its work for compartment {}", event.a),
         Some(EventKind::PortAdded) => format!("port {} plugged in", event.slot),
         Some(EventKind::PortClosed) => {
             format!("closed port {}: {}", event.slot, port_closed(event.a))

@@ -550,17 +550,16 @@ import socket
 s = socket.create_connection(('10.1.1.12', 80)); print('begun', flush=True); print(s.recv(1))
 ";
     let metered = OPEN.replace("sockets: 100", "sockets: 100, metered: true");
-    let ends: [(&str, fn(&Scene, &str)); 4] = [
-        (OPEN, |scene, _| scene.apply("version: 1\ntenants: []\n")),
-        (OPEN, |scene, _| {
-            drop(scene.instance.say(&["down"]).unwrap())
-        }),
-        (OPEN, |scene, spec| {
-            scene.apply(&spec.replace("sockets: 100", "sockets: 90"))
-        }),
-        (&metered, |scene, spec| {
-            scene.apply(&spec.replace("sockets: 100", "sockets: 90"))
-        }),
+    let removed = |scene: &Scene, _: &str| scene.apply("version: 1\ntenants: []\n");
+    let down = |scene: &Scene, _: &str| drop(scene.instance.say(&["down"]).unwrap());
+    let anew =
+        |scene: &Scene, spec: &str| scene.apply(&spec.replace("sockets: 100", "sockets: 90"));
+    type Ends<'a> = &'a dyn Fn(&Scene, &str);
+    let ends: [(&str, Ends<'_>); 4] = [
+        (OPEN, &removed),
+        (OPEN, &down),
+        (OPEN, &anew),
+        (&metered, &anew),
     ];
     for (n, (spec, ends)) in ends.into_iter().enumerate() {
         let scene = Scene::of(spec);

@@ -25,11 +25,26 @@ enum Term {
     Port(u16),
 }
 
+/// No frame is both.
+const NEVER_BOTH: [(Term, Term, &str); 8] = [
+    (Term::Tcp, Term::Udp, "tcp and udp"),
+    (Term::Tcp, Term::Icmp, "tcp and icmp"),
+    (Term::Udp, Term::Icmp, "udp and icmp"),
+    (Term::Ip4, Term::Ip6, "ip and ip6"),
+    (Term::Arp, Term::Ip4, "arp and ip"),
+    (Term::Arp, Term::Ip6, "arp and ip6"),
+    (Term::Arp, Term::Tcp, "arp and tcp"),
+    (Term::Arp, Term::Udp, "arp and udp"),
+];
+
 impl std::str::FromStr for Filter {
     type Err = String;
     fn from_str(text: &str) -> Result<Filter, String> {
-        let mut words = text.split_whitespace().filter(|word| *word != "and");
+        let mut words = text.split_whitespace().peekable();
         let mut terms = Vec::new();
+        if words.peek().is_none() {
+            return Err("it is empty: without a filter all frames are kept".into());
+        }
         while let Some(word) = words.next() {
             terms.push(match word {
                 "arp" => Term::Arp,
@@ -52,6 +67,16 @@ impl std::str::FromStr for Filter {
                 }
                 other => return Err(format!("`{other}`: not one of arp, ip, ip6, tcp, udp, icmp, host ADDRESS, port NUMBER")),
             });
+            // Between two terms, where it may also be left out.
+            if words.next_if_eq(&"and").is_some() && words.peek().is_none() {
+                return Err("`and`: another term is to follow".into());
+            }
+        }
+        let all = |some: &[Term]| some.iter().all(|term| terms.contains(term));
+        for (one, other, names) in NEVER_BOTH {
+            if all(&[one, other]) {
+                return Err(format!("no frame is both {names}"));
+            }
         }
         Ok(Filter { terms })
     }
@@ -193,7 +218,6 @@ mod tests {
     #[test]
     fn terms_must_all_hold() {
         for (filter, kept) in [
-            ("", true),
             ("udp", true),
             ("udp and port 53", true),
             ("host 10.1.1.10 and port 5000", true),
@@ -210,7 +234,21 @@ mod tests {
                 "{filter}"
             );
         }
-        assert!("host 10.1.1".parse::<Filter>().is_err());
+        assert!(Filter::default().keeps(&frame(), 42));
+        for (filter, says) in [
+            ("host 10.1.1", "not an address"),
+            ("", "empty"),
+            (" ", "empty"),
+            ("and", "`and`: not one of"),
+            ("and tcp", "`and`: not one of"),
+            ("tcp and", "another term"),
+            ("tcp and and port 80", "`and`: not one of"),
+            ("udp port 9 and tcp", "tcp and udp"),
+            ("ip6 arp", "arp and ip6"),
+        ] {
+            let said = filter.parse::<Filter>().unwrap_err();
+            assert!(said.contains(says), "{filter}: {said}");
+        }
         assert!(
             "vlan 3"
                 .parse::<Filter>()
