@@ -111,11 +111,12 @@ impl Meters {
     pub fn link(&mut self, link: Socket) {
         self.link = Some(link);
         self.awaited = None;
-        self.unsaid = self.rates.keys().copied().collect();
-        self.says();
+        // While there is room for sure.
         if let Err(error) = self.share_page() {
             confine::say!("bulkhead-operator: no page for the meter to count in: {error}");
         }
+        self.unsaid = self.rates.keys().copied().collect();
+        self.says();
     }
 
     fn share_page(&mut self) -> std::io::Result<()> {

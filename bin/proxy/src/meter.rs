@@ -138,6 +138,11 @@ impl Metering {
             (Side::IsSent, body.to, body.to_burst),
         ] {
             let at = (body.slot, side);
+            let known = self.paces.get(&at).map(Pace::is_of);
+            if known.is_some_and(|known| known != (bytes, burst)) && guard!("meter-turns-of-before")
+            {
+                self.takes_turns(at);
+            }
             match (bytes, self.paces.get_mut(&at)) {
                 (0, None) => {}
                 (0, Some(pace)) => {
@@ -152,6 +157,21 @@ impl Metering {
                 }
                 (_, None) => {
                     self.paces.insert(at, Pace::new(bytes, burst, now));
+                }
+            }
+        }
+    }
+
+    /// Turns of a rate that is another from now on are none. Bound: circuits.
+    fn takes_turns(&mut self, at: (u32, Side)) {
+        for circuit in self.circuits.values_mut() {
+            let [a, b] = circuit.slots;
+            for (slots, direction) in [[a, b], [b, a]].into_iter().zip(&mut circuit.ways) {
+                let turns = sides(slots).into_iter().zip(&mut direction.turns);
+                for (_, turn) in turns.filter(|(of, _)| *of == at) {
+                    if let Turn::Has(_) = turn {
+                        *turn = Turn::Never;
+                    }
                 }
             }
         }

@@ -26,7 +26,7 @@ enum Term {
 }
 
 /// No frame is both.
-const NEVER_BOTH: [(Term, Term, &str); 8] = [
+const NEVER_BOTH: [(Term, Term, &str); 9] = [
     (Term::Tcp, Term::Udp, "tcp and udp"),
     (Term::Tcp, Term::Icmp, "tcp and icmp"),
     (Term::Udp, Term::Icmp, "udp and icmp"),
@@ -35,6 +35,7 @@ const NEVER_BOTH: [(Term, Term, &str); 8] = [
     (Term::Arp, Term::Ip6, "arp and ip6"),
     (Term::Arp, Term::Tcp, "arp and tcp"),
     (Term::Arp, Term::Udp, "arp and udp"),
+    (Term::Arp, Term::Icmp, "arp and icmp"),
 ];
 
 impl std::str::FromStr for Filter {
@@ -77,6 +78,10 @@ impl std::str::FromStr for Filter {
             if all(&[one, other]) {
                 return Err(format!("no frame is both {names}"));
             }
+        }
+        let is_port = |term: &Term| matches!(term, Term::Port(_));
+        if all(&[Term::Arp]) && terms.iter().any(is_port) {
+            return Err("no frame of arp has a port".into());
         }
         Ok(Filter { terms })
     }
@@ -245,6 +250,7 @@ mod tests {
             ("tcp and and port 80", "`and`: not one of"),
             ("udp port 9 and tcp", "tcp and udp"),
             ("ip6 arp", "arp and ip6"),
+            ("arp port 9", "has a port"),
         ] {
             let said = filter.parse::<Filter>().unwrap_err();
             assert!(said.contains(says), "{filter}: {said}");

@@ -125,8 +125,10 @@ impl Mediator {
     ) -> Result<Came, Errno> {
         let is_metered = self.crossings.is_metered(cookie);
         if is_metered && self.crossings.is_over(cookie) && !self.meters.takes() {
-            let waits = self.without_meter(cookie);
-            return waits.or_else(|errno| self.is_refused(cookie, errno));
+            return self.without_meter(cookie).or_else(|errno| {
+                self.crossings.asks_no_more(cookie);
+                self.is_refused(cookie, errno)
+            });
         }
         let Some((crossing, outcome)) = self.crossings.joined(cookie) else {
             return Ok(Came::Waits {

@@ -44,6 +44,14 @@ impl Mediator {
         self.meters.link(link);
         self.ends_metered();
         self.wake(Also::All, find);
+        self.awaits_still();
+    }
+
+    /// Who was not woken, or found no room, waits on.
+    fn awaits_still(&mut self) {
+        if !self.waits.sockets(Why::Meter).is_empty() && guard!("meter-awaits") {
+            self.meters.awaits();
+        }
     }
 
     /// There is none any more.
@@ -63,14 +71,18 @@ impl Mediator {
         if self.is_to_end_metered() && self.meters.takes() && guard!("circuits-ends-later") {
             self.ends_metered();
         }
-        let who = match self.meters.is_awaited() {
-            true if self.meters.is_overdue() => Also::All,
-            true if self.meters.takes() => Also::Of(Why::Meter),
-            _ => return,
-        };
-        self.meters.forget_awaited();
-        // Who finds no room any more waits anew.
-        self.wake(who, find);
+        if !self.meters.is_awaited() {
+            return;
+        }
+        if self.meters.is_overdue() {
+            // By that they are told so.
+            self.wake(Also::All, find);
+            self.meters.forget_awaited();
+        } else if self.meters.takes() {
+            self.meters.forget_awaited();
+            self.wake(Also::Of(Why::Meter), find);
+        }
+        self.awaits_still();
     }
 
     /// Whether a meter that is there is to end circuits, and was not told so: its link had no room.

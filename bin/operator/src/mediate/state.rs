@@ -230,13 +230,16 @@ impl Mediator {
         else {
             return;
         };
+        // Who has this process wait is known by it.
+        self.touches(listener.endpoint());
         // Bound: as many as may wait.
         for _ in 0..4 * BEYOND_BACKLOG {
             self.beats();
             if !matches!(sockets::accepts(&fd, true, || {}), Ok(Some(_))) {
-                return;
+                break;
             }
         }
+        self.touched();
     }
 
     /// What is counted of each slot is its endpoint's.

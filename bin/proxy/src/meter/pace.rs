@@ -36,9 +36,10 @@ impl Pace {
         }
     }
 
-    /// Another rate, from now on.
+    /// Another rate, from now on. Nobody has a turn of it.
     pub fn change(&mut self, bytes: u64, burst: u64) {
         (self.rate.bytes, self.rate.burst) = (bytes, burst);
+        self.kept.clear();
         if guard!("meter-change") {
             self.meter.change(&self.rate, self.turn());
         }
@@ -47,6 +48,11 @@ impl Pace {
     /// Bytes a second.
     pub fn bytes(&self) -> u64 {
         self.rate.bytes
+    }
+
+    /// Those, and bytes at once.
+    pub fn is_of(&self) -> (u64, u64) {
+        (self.rate.bytes, self.rate.burst)
     }
 
     /// Who waits, who waits no more.

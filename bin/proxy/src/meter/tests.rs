@@ -206,6 +206,21 @@ fn who_has_many_circuits_keeps_others_from_nothing() {
 }
 
 #[test]
+fn turns_of_a_rate_of_before_are_none_of_the_next_ones() {
+    let mut scene = scene();
+    // They have turns of the one, and wait for the other.
+    scene.rates(1, 500 << 20, 0);
+    scene.rates(2, 0, 600 << 20);
+    let mut ends: Vec<_> = (0..100).map(|id| scene.join(id)).collect();
+    scene.run(&mut ends, 0, SECOND / 100);
+    scene.rates(1, 1 << 10, 0);
+    let came = scene.run(&mut ends, SECOND / 100, SECOND / 2);
+    // What was on its way, and a turn of the new one.
+    let all: u64 = came.iter().sum();
+    assert!(all < 200 << 10, "{all}");
+}
+
+#[test]
 fn another_rate_holds_at_once_and_none_lets_all_pass() {
     let mut scene = scene();
     scene.rates(1, 1 << 10, 0);

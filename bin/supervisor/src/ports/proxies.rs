@@ -128,9 +128,13 @@ impl Supervisor {
         }
     }
 
-    /// A proxy of before goes on; whether there is such a place.
+    /// A proxy of before goes on; whether there is such a place, whose interface is there.
     pub fn adopt_proxy(&mut self, id: u64, place: (u32, u32)) -> bool {
-        match self.proxy(place).filter(|proxy| proxy.process.is_none()) {
+        let home = self.compartments.get(&place.0);
+        let port = home.and_then(|home| home.ports.get(&place.1));
+        let is_open = port.is_some_and(|port| port.closed == 0);
+        let proxy = self.proxy(place).filter(|_| is_open);
+        match proxy.filter(|proxy| proxy.process.is_none()) {
             Some(proxy) => {
                 proxy.process = Some(id);
                 proxy.is_ready = true;

@@ -84,8 +84,8 @@ fn a_meter_is_told_of_rates_and_of_circuits_and_of_their_ends() {
         to_burst: 10,
         ..MeterRates::default()
     };
-    assert_eq!(told::<MeterRates>(&meter), (rates, 0));
     assert_eq!(told::<MeterPage>(&meter).1, 1);
+    assert_eq!(told::<MeterRates>(&meter), (rates, 0));
     // Only what is another, and what is none any more.
     mediator.use_image(mapped(&metered(1000)));
     mediator.use_image(mapped(&metered(2000)));
@@ -235,6 +235,72 @@ fn a_meter_that_is_slow_misses_no_rate_and_who_connects_waits() {
     assert!(!mediator.meters.takes() && !mediator.meters.is_behind());
     hear();
     assert!(mediator.meters.takes());
+}
+
+/// A call that waits for a meter at a socket.
+fn waits(mediator: &mut Mediator) {
+    let call = notify::Notification {
+        id: 1,
+        thread: 0,
+        number: 0,
+        arch: 0,
+        arguments: [0; 6],
+    };
+    mediator.waits.push(Waits {
+        program: 9,
+        note: 0,
+        call,
+        at: 1,
+        why: Why::Meter,
+        until: None,
+    });
+    mediator.meters.awaits();
+}
+
+fn still(mediator: &Mediator) -> usize {
+    mediator.waits.sockets(Why::Meter).len()
+}
+
+#[test]
+fn who_waits_for_a_meter_is_let_go_on_whatever_room_its_link_has() {
+    let mut mediator = with_circuits(&metered(1000));
+    // None comes: it is told so.
+    waits(&mut mediator);
+    mediator.meter_tick(&|_| None);
+    assert_eq!(still(&mediator), 1);
+    let ago = std::time::Duration::from_secs(6);
+    mediator.meters.await_since(ago);
+    mediator.meter_tick(&|_| None);
+    assert_eq!(still(&mediator), 0);
+    // One comes, whose link is full.
+    waits(&mut mediator);
+    let (link, meter) = Socket::pair().unwrap();
+    let fills = Socket::from_fd(rustix::io::dup(&link).unwrap());
+    let fills = || {
+        while fills
+            .send(&command::Message::new(0, &EndMetered { id: 9 }), &[])
+            .is_ok()
+        {}
+    };
+    let empties = || while meter.recv().unwrap().is_some() {};
+    fills();
+    mediator.link_meter(link, &|_| None);
+    mediator.meter_tick(&|_| None);
+    assert_eq!(still(&mediator), 1);
+    assert!(mediator.sleep().is_some_and(|it| it.tv_sec == 0));
+    empties();
+    // Who goes on takes all the room: the next one waits for more.
+    waits(&mut mediator);
+    mediator.meter_tick(&|_| {
+        fills();
+        None
+    });
+    assert_eq!(still(&mediator), 1);
+    assert!(mediator.sleep().is_some_and(|it| it.tv_sec == 0));
+    empties();
+    mediator.meter_tick(&|_| None);
+    assert_eq!(still(&mediator), 0);
+    assert!(mediator.sleep().is_none());
 }
 
 fn asked(of: u32, on: u32, slot: u32) -> Capture {
