@@ -260,6 +260,12 @@ impl Crossings {
         asked.is_none_or(|it| it.outcome.is_some())
     }
 
+    /// Whether it may come.
+    pub fn may(&self, cookie: u64) -> bool {
+        let asked = self.asked.get(&cookie);
+        asked.is_some_and(|it| it.outcome == Some(Outcome::May))
+    }
+
     /// Whether a socket's connect is asked for to this address and port.
     pub fn is_to(&self, cookie: u64, (ip, port): ([u8; 16], u16)) -> bool {
         let asked = self.asked.get(&cookie).map(|it| &it.body);

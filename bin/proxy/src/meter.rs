@@ -139,8 +139,10 @@ impl Metering {
         ] {
             let at = (body.slot, side);
             let known = self.paces.get(&at).map(Pace::is_of);
-            if known.is_some_and(|known| known != (bytes, burst)) && guard!("meter-turns-of-before")
-            {
+            if known == Some((bytes, burst)) {
+                continue;
+            }
+            if known.is_some() && guard!("meter-turns-of-before") {
                 self.takes_turns(at);
             }
             match (bytes, self.paces.get_mut(&at)) {

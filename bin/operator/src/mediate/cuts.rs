@@ -52,6 +52,8 @@ pub(super) struct Hunts {
     missed: bool,
     /// There is something that nobody was asked for yet.
     is_new: bool,
+    /// Something goes by a meter, or did.
+    has_metered: bool,
     /// Who has some, as the supervisor has said in this turn, and whether that is all.
     found: Vec<Found>,
     is_over: bool,
@@ -72,6 +74,7 @@ impl Mediator {
                 is_asked: before.is_some_and(|it| it.is_asked),
                 is_lost: before.is_some_and(|it| it.is_lost) || lost.is_some(),
             };
+            self.hunts.has_metered |= socket.carrier().is_metered();
             self.hunts.ends.insert(socket.cookie(), hunted);
         }
         self.hunts.is_new = true;
@@ -502,17 +505,20 @@ impl Mediator {
     /// What is looked for and goes by a meter is over when that ends it, wherever it is: the meter may not have
     /// been linked when it was to be cut, or had no room to be told.
     pub(super) fn ends_metered(&mut self) {
-        let metered: BTreeSet<u64> = self.hunted_metered().collect();
-        let ends = |began: &u64| self.meters.end(*began) && guard!("circuits-hunts-metered");
-        let over = metered.into_iter().take_while(ends).collect();
-        self.are_cut(&over);
-    }
-
-    /// Who began what is looked for and goes by a meter.
-    pub(super) fn hunted_metered(&self) -> impl Iterator<Item = u64> {
+        // By the socket that is metered: what is looked for may be named by the other end.
         let hunted = self.hunts.ends.values().chain(self.hunts.lost.values());
         let metered = hunted.filter(|it| it.socket.carrier().is_metered());
-        metered.map(|it| it.began)
+        let ends =
+            |it: &&Hunted| self.meters.end(it.socket.cookie()) && guard!("circuits-hunts-metered");
+        let over: BTreeSet<u64> = metered.take_while(ends).map(|it| it.began).collect();
+        self.are_cut(&over);
+        let mut left = self.hunts.ends.values().chain(self.hunts.lost.values());
+        self.hunts.has_metered = left.any(|it| it.socket.carrier().is_metered());
+    }
+
+    /// Whether what is looked for may go by a meter.
+    pub(super) fn hunts_metered(&self) -> bool {
+        self.hunts.has_metered
     }
 
     /// A socket, taken from where it was seen. Meanwhile its endpoint is who holds this process

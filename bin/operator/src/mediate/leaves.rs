@@ -123,8 +123,8 @@ impl Mediator {
         cookie: u64,
         call: &Call<'_>,
     ) -> Result<Came, Errno> {
-        let is_metered = self.crossings.is_metered(cookie);
-        if is_metered && self.crossings.is_over(cookie) && !self.meters.takes() {
+        let is_metered = self.crossings.is_metered(cookie) && self.crossings.may(cookie);
+        if is_metered && !self.meters.takes() {
             return self.without_meter(cookie).or_else(|errno| {
                 self.crossings.asks_no_more(cookie);
                 self.is_refused(cookie, errno)

@@ -87,7 +87,7 @@ impl Mediator {
 
     /// Whether a meter that is there is to end circuits, and was not told so: its link had no room.
     fn is_to_end_metered(&self) -> bool {
-        self.meters.is_linked() && self.hunted_metered().next().is_some()
+        self.meters.is_linked() && self.hunts_metered()
     }
 
     /// How long this process may sleep.

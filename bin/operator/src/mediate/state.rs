@@ -239,6 +239,7 @@ impl Mediator {
                 break;
             }
         }
+        drop(fd);
         self.touched();
     }
 
@@ -318,25 +319,35 @@ impl Mediator {
             .filter(|it| it.is_initiator() || it.is_let_in());
         self.counts_cut(begun.count());
         if guard!("circuits-address-gone") {
-            let (ended, left): (Vec<_>, Vec<_>) =
-                streams.into_iter().partition(|it| self.end_metered(it));
-            for socket in ended {
-                let _ = self.table.disconnect(socket.cookie());
-            }
-            let ends = |it: &circuit::Socket| {
+            let mut left = Vec::new();
+            for socket in streams {
                 // Of many with one port each is looked for among all.
-                if let Some(notes) = &self.notes {
-                    notes.beats();
+                self.beats();
+                let ends = self.ends_of(&socket);
+                // The meter knows it by who began it, and that one alone is known to be metered.
+                let metered = ends.iter().find(|it| it.carrier().is_metered()).copied();
+                match metered.filter(|it| self.end_metered(it)) {
+                    Some(began) => {
+                        for one in [socket.cookie(), began.cookie()] {
+                            let _ = self.table.disconnect(one);
+                        }
+                    }
+                    None => left.push((socket.cookie(), ends)),
                 }
-                match circuits::ends(&self.table, it.cookie()) {
-                    // It is in the table no more.
-                    ends if ends.is_empty() => vec![*it],
-                    ends => ends,
-                }
-            };
-            let left = left.iter().map(|it| (it.cookie(), ends(it))).collect();
+            }
             self.cut(left);
         }
+    }
+
+    /// The ends of a circuit; of one whose socket is in the table no more itself, and who began it by the meter.
+    fn ends_of(&self, socket: &circuit::Socket) -> Vec<circuit::Socket> {
+        let ends = circuits::ends(&self.table, socket.cookie());
+        if !ends.is_empty() {
+            return ends;
+        }
+        let began = who_began(&self.table, &BTreeSet::from([socket.token()]));
+        let metered = began.into_iter().filter(|it| it.carrier().is_metered());
+        std::iter::once(*socket).chain(metered).collect()
     }
 
     /// What changed goes to the page.

@@ -168,6 +168,53 @@ fn what_a_meter_is_not_told_to_end_now_it_is_told_later() {
     assert!(mediator.hunted().is_empty() && mediator.sleep().is_none());
 }
 
+/// The meter knows it by who began it, and that is not whose endpoint goes.
+#[test]
+fn what_was_begun_to_an_endpoint_that_goes_is_ended_by_the_meter() {
+    for (room, is_gone) in [(true, false), (false, false), (true, true)] {
+        let mut mediator = with_circuits(&tables());
+        let table = &mut mediator.table;
+        table.carry(1, Carrier::Meter, 0);
+        table.waits_as(1, 77);
+        let began = *table.socket(1).unwrap();
+        let local = began.remote().unwrap();
+        let (bytes, length) = circuit::write(circuit::Family::V4, local);
+        table.create(30, NEAR, circuit::Family::V4, 0).unwrap();
+        table.bind(30, &bytes[..length], true, 7).unwrap();
+        table.listen(30, 9, [7; 16], 7).unwrap();
+        let pending = Pending {
+            client: began.local(),
+            local,
+            token: 77,
+            crossing: 0,
+            relayed: false,
+        };
+        table.enqueue(30, pending).unwrap();
+        table.accepted(30, 31, Some(77)).unwrap();
+        mediator.write();
+        let (link, meter) = Socket::pair().unwrap();
+        mediator.link_meter(link, &|_| None);
+        assert_eq!(told::<MeterPage>(&meter).1, 1);
+        while !room && mediator.meters.end(99) {}
+        if is_gone {
+            let mut tables = tables();
+            let address = tables.addresses.iter_mut().find(|it| it.1 == of(NEAR));
+            address.unwrap().1 = of(99);
+            mediator.use_image(mapped(&tables));
+        } else {
+            mediator.closes(NEAR);
+        }
+        if !room {
+            assert!(!mediator.hunted().is_empty());
+            while meter.recv().unwrap().is_some() {}
+        }
+        mediator.meter_tick(&|_| None);
+        assert_eq!(told::<EndMetered>(&meter).0.id, 1, "{room} {is_gone}");
+        assert!(meter.recv().unwrap().is_none());
+        assert!(mediator.hunted().is_empty(), "{room} {is_gone}");
+    }
+}
+
 #[test]
 fn who_connects_waits_for_a_meter_but_not_for_ever() {
     let mut mediator = with_circuits(&metered(1000));
