@@ -368,7 +368,7 @@ impl Meter {
     }
 }
 
-/// Bytes at once for a rate: at least [`LEAST_BURST_MS`] of it, or senders that are
+/// Bytes at once for a rate: at least `LEAST_BURST_MS` of it, or senders that are
 /// scheduled that late would have less than what was asked for.
 pub fn byte_burst(rate: &Rate) -> u64 {
     rate.burst.max(rate.bytes / 1000 * LEAST_BURST_MS)

@@ -319,15 +319,16 @@ impl Mediator {
             .filter(|it| it.is_initiator() || it.is_let_in());
         self.counts_cut(begun.count());
         if guard!("circuits-address-gone") {
-            let mut left = Vec::new();
+            let (mut left, metered) = (Vec::new(), self.metered());
             for socket in streams {
                 // Of many with one port each is looked for among all.
                 self.beats();
-                let ends = self.ends_of(&socket);
+                let ends = self.ends_of(&socket, &metered);
                 // The meter knows it by who began it, and that one alone is known to be metered.
                 let metered = ends.iter().find(|it| it.carrier().is_metered()).copied();
                 match metered.filter(|it| self.end_metered(it)) {
                     Some(began) => {
+                        self.unclaimed.ends(socket.cookie());
                         for one in [socket.cookie(), began.cookie()] {
                             let _ = self.table.disconnect(one);
                         }
@@ -339,15 +340,30 @@ impl Mediator {
         }
     }
 
-    /// The ends of a circuit; of one whose socket is in the table no more itself, and who began it by the meter.
-    fn ends_of(&self, socket: &circuit::Socket) -> Vec<circuit::Socket> {
-        let ends = circuits::ends(&self.table, socket.cookie());
-        if !ends.is_empty() {
-            return ends;
+    /// Who began by the meter what is inside this compartment, by the tokens with which that waits to be accepted.
+    fn metered(&self) -> BTreeMap<u64, circuit::Socket> {
+        let begins = |it: &&circuit::Socket| it.generation() != 0 && it.remote().is_some();
+        let all = self.table.all().filter(begins);
+        let inside = all.filter(|it| it.crossing() == 0 && it.carrier().is_metered());
+        inside.map(|it| (it.token(), *it)).collect()
+    }
+
+    /// The ends of a circuit, with who began it by the meter, also where the socket is in the table no more. By its
+    /// token: that of what came by an agreement, or by a proxy, is of another's choice, or of nobody's.
+    fn ends_of(
+        &self,
+        socket: &circuit::Socket,
+        metered: &BTreeMap<u64, circuit::Socket>,
+    ) -> Vec<circuit::Socket> {
+        let mut ends = circuits::ends(&self.table, socket.cookie());
+        if ends.is_empty() {
+            ends.push(*socket);
         }
-        let began = who_began(&self.table, &BTreeSet::from([socket.token()]));
-        let metered = began.into_iter().filter(|it| it.carrier().is_metered());
-        std::iter::once(*socket).chain(metered).collect()
+        let by_token = socket.generation() == 0 && socket.crossing() == 0 && !socket.is_let_in();
+        if !ends.iter().any(|it| it.carrier().is_metered()) && by_token {
+            ends.extend(metered.get(&socket.token()));
+        }
+        ends
     }
 
     /// What changed goes to the page.

@@ -212,7 +212,46 @@ fn what_was_begun_to_an_endpoint_that_goes_is_ended_by_the_meter() {
         assert_eq!(told::<EndMetered>(&meter).0.id, 1, "{room} {is_gone}");
         assert!(meter.recv().unwrap().is_none());
         assert!(mediator.hunted().is_empty(), "{room} {is_gone}");
+        assert_eq!(begun(&mediator), [2], "{room} {is_gone}");
     }
+}
+
+/// Its token is what the other side's operator says.
+#[test]
+fn what_came_by_an_agreement_is_of_no_circuit_inside() {
+    let mut mediator = with_circuits(&tables());
+    let table = &mut mediator.table;
+    table.carry(2, Carrier::Meter, 0);
+    table.waits_as(2, 77);
+    let local = table.socket(1).unwrap().remote().unwrap();
+    let (bytes, length) = circuit::write(circuit::Family::V4, local);
+    table.create(30, NEAR, circuit::Family::V4, 0).unwrap();
+    table.bind(30, &bytes[..length], true, 7).unwrap();
+    table.listen(30, 9, [7; 16], 7).unwrap();
+    let pending = Pending {
+        client: Endpoint {
+            ip: of(77),
+            port: 7,
+        },
+        local,
+        token: 77,
+        crossing: 5,
+        relayed: false,
+    };
+    table.enqueue(30, pending).unwrap();
+    table.crossed(30, 41, 77, 5).unwrap();
+    mediator.write();
+    let (link, meter) = Socket::pair().unwrap();
+    mediator.link_meter(link, &|_| None);
+    assert_eq!(told::<MeterPage>(&meter).1, 1);
+    let mut tables = tables();
+    let address = tables.addresses.iter_mut().find(|it| it.1 == of(NEAR));
+    address.unwrap().1 = of(99);
+    mediator.use_image(mapped(&tables));
+    mediator.meter_tick(&|_| None);
+    assert!(meter.recv().unwrap().is_none(), "it is another's");
+    assert!(begun(&mediator).contains(&2));
+    assert!(mediator.hunted().contains(&41));
 }
 
 #[test]
