@@ -138,7 +138,7 @@ impl Metering {
             (Side::IsSent, body.to, body.to_burst),
         ] {
             let at = (body.slot, side);
-            let known = self.paces.get(&at).map(Pace::is_of);
+            let known = self.paces.get(&at).map(Pace::rate);
             if known == Some((bytes, burst)) {
                 continue;
             }
@@ -194,12 +194,8 @@ impl Metering {
 
     /// Has a direction served, before long and once.
     fn call(&mut self, line: Line) {
-        let (number, way) = line;
-        let Some(circuit) = self.circuits.get_mut(&number) else {
-            return;
-        };
-        let [began, _] = circuit.slots;
-        if let Some(direction) = circuit.ways.get_mut(way).filter(|it| !it.is_called) {
+        let of = at(&mut self.circuits, line);
+        if let Some((began, _, direction)) = of.filter(|(.., it)| !it.is_called) {
             direction.is_called = true;
             self.ready.push(began, line);
         }
@@ -301,8 +297,8 @@ impl Metering {
     pub fn turn(&mut self, now: Nanos) {
         for at in self.awaited.clone() {
             // Bound: what a rate gives in the time that passed.
-            while let Some((began, line, turn)) = self.pace(at).and_then(|pace| pace.next(now)) {
-                self.grant((began, line), at, turn);
+            while let Some((line, turn)) = self.pace(at).and_then(|pace| pace.next(now)) {
+                self.grant(line, at, turn);
             }
             if self.pace(at).is_none_or(|pace| !pace.is_waited_for()) {
                 self.awaited.remove(&at);
@@ -325,18 +321,10 @@ impl Metering {
         self.paces.get_mut(&at)
     }
 
-    fn grant(&mut self, (began, line): (u32, Line), at: (u32, Side), turn: u64) {
-        match self.direction(line) {
-            Some(direction) => direction.turns[at.1 as usize] = Turn::Has(turn),
-            // It is over meanwhile.
-            None => return self.refund(at, began, turn),
-        }
-        self.call(line);
-    }
-
-    fn refund(&mut self, at: (u32, Side), began: u32, bytes: u64) {
-        if let Some(pace) = self.pace(at) {
-            pace.refund(began, bytes);
+    fn grant(&mut self, line: Line, (_, side): (u32, Side), turn: u64) {
+        if let Some(direction) = self.direction(line) {
+            direction.turns[side as usize] = Turn::Has(turn);
+            self.call(line);
         }
     }
 
@@ -376,23 +364,19 @@ impl Metering {
 
     /// How much a direction may move now; `None`: it waits for its turn.
     fn may(&mut self, line: Line, now: Nanos) -> Option<u64> {
-        let (number, way) = line;
-        let circuit = self.circuits.get_mut(&number)?;
-        let (_, slots) = circuit.of(way);
-        let [began, _] = circuit.slots;
-        let direction = circuit.ways.get_mut(way)?;
+        let (began, [sends, is_sent], direction) = at(&mut self.circuits, line)?;
         let mut may = TURN;
         // First by the slower one, and nothing is kept of the other meanwhile: who has many circuits
         // and a low rate would keep turns of somebody's high one from all others.
-        let bytes = |at| self.paces.get(at).map_or(u64::MAX, Pace::bytes);
-        let ([sends, is_sent], [one, other]) = (sides(slots), &mut direction.turns);
-        let is_slower = bytes(&is_sent) < bytes(&sends);
+        let rate = |of| self.paces.get(of).map(Pace::rate);
+        let is_slower = rate(&is_sent).is_some_and(|it| rate(&sends).is_none_or(|of| it < of));
+        let [one, other] = &mut direction.turns;
         let mut order = [(sends, one), (is_sent, other)];
         if is_slower && guard!("meter-slower-first") {
             order.reverse();
         }
-        let (mut is_first, mut waits) = (true, None);
-        for (at, turn) in order {
+        let mut waits = None;
+        for ((at, turn), is_first) in order.into_iter().zip([true, false]) {
             let Some(pace) = self.paces.get_mut(&at) else {
                 *turn = Turn::Never;
                 continue;
@@ -409,7 +393,6 @@ impl Metering {
                 }
                 Turn::Never => {}
             }
-            is_first = false;
         }
         if waits == Some(true) && guard!("meter-keeps") {
             self.give_back(line);
@@ -417,16 +400,11 @@ impl Metering {
         waits.is_none().then_some(may)
     }
 
-    fn used(&mut self, (number, way): Line, taken: u64) {
-        let Some(circuit) = self.circuits.get_mut(&number) else {
+    fn used(&mut self, line: Line, taken: u64) {
+        let Some((began, rates, direction)) = at(&mut self.circuits, line) else {
             return;
         };
-        let (_, slots) = circuit.of(way);
-        let [began, _] = circuit.slots;
-        let Some(direction) = circuit.ways.get_mut(way) else {
-            return;
-        };
-        for (at, turn) in sides(slots).into_iter().zip(&mut direction.turns) {
+        for (at, turn) in rates.into_iter().zip(&mut direction.turns) {
             let Turn::Has(left) = *turn else {
                 continue;
             };
@@ -490,25 +468,17 @@ impl Metering {
     }
 
     /// A direction that has nothing to move keeps no turn from others.
-    fn give_back(&mut self, (number, way): Line) {
-        let Some(circuit) = self.circuits.get_mut(&number) else {
+    fn give_back(&mut self, line: Line) {
+        let Some((began, rates, direction)) = at(&mut self.circuits, line) else {
             return;
         };
-        let (_, slots) = circuit.of(way);
-        let [began, _] = circuit.slots;
-        let Some(direction) = circuit.ways.get_mut(way) else {
-            return;
-        };
-        let turns = direction.turns;
-        for turn in &mut direction.turns {
+        for (at, turn) in rates.into_iter().zip(&mut direction.turns) {
             // Who is in line stays there: its place is not known here.
-            if let Turn::Has(_) = turn {
+            if let Turn::Has(left) = *turn {
                 *turn = Turn::Never;
-            }
-        }
-        for (at, turn) in sides(slots).into_iter().zip(turns) {
-            if let Turn::Has(left) = turn {
-                self.refund(at, began, left);
+                if let Some(pace) = self.paces.get_mut(&at) {
+                    pace.refund(began, left);
+                }
             }
         }
     }
@@ -526,6 +496,16 @@ impl Metering {
             self.counts.end(&circuit.row);
         }
     }
+}
+
+/// A direction: who began its circuit, and the rates that hold for it.
+fn at(
+    circuits: &mut BTreeMap<u64, Circuit>,
+    (number, way): Line,
+) -> Option<(u32, [(u32, Side); 2], &mut Direction)> {
+    let circuit = circuits.get_mut(&number)?;
+    let ((_, slots), [began, _]) = (circuit.of(way), circuit.slots);
+    Some((began, sides(slots), circuit.ways.get_mut(way)?))
 }
 
 /// The rates that hold for what goes from the first slot to the second.

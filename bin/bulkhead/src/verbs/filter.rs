@@ -73,14 +73,13 @@ impl std::str::FromStr for Filter {
                 return Err("`and`: another term is to follow".into());
             }
         }
-        let all = |some: &[Term]| some.iter().all(|term| terms.contains(term));
         for (one, other, names) in NEVER_BOTH {
-            if all(&[one, other]) {
+            if terms.contains(&one) && terms.contains(&other) {
                 return Err(format!("no frame is both {names}"));
             }
         }
         let is_port = |term: &Term| matches!(term, Term::Port(_));
-        if all(&[Term::Arp]) && terms.iter().any(is_port) {
+        if terms.contains(&Term::Arp) && terms.iter().any(is_port) {
             return Err("no frame of arp has a port".into());
         }
         Ok(Filter { terms })

@@ -512,10 +512,10 @@ impl Mediator {
             |it: &&Hunted| self.meters.end(it.socket.cookie()) && guard!("circuits-hunts-metered");
         let over = metered.take_while(ends);
         let over: BTreeMap<u64, u64> = over.map(|it| (it.socket.cookie(), it.began)).collect();
-        self.are_cut(&over.values().copied().collect());
         for cookie in over.keys() {
             let _ = self.table.disconnect(*cookie);
         }
+        self.are_cut(&over.values().copied().collect());
         let mut left = self.hunts.ends.values().chain(self.hunts.lost.values());
         self.hunts.has_metered = left.any(|it| it.socket.carrier().is_metered());
     }

@@ -45,13 +45,8 @@ impl Pace {
         }
     }
 
-    /// Bytes a second.
-    pub fn bytes(&self) -> u64 {
-        self.rate.bytes
-    }
-
-    /// Those, and bytes at once.
-    pub fn is_of(&self) -> (u64, u64) {
+    /// Bytes a second, and at once.
+    pub fn rate(&self) -> (u64, u64) {
         (self.rate.bytes, self.rate.burst)
     }
 
@@ -75,8 +70,8 @@ impl Pace {
         None
     }
 
-    /// Whose turn it is now: who began its circuit, and its bytes.
-    pub fn next(&mut self, now: Nanos) -> Option<(u32, Line, u64)> {
+    /// Whose turn it is now, with its bytes.
+    pub fn next(&mut self, now: Nanos) -> Option<(Line, u64)> {
         if !self.is_awaited() {
             return None;
         }
@@ -86,7 +81,7 @@ impl Pace {
         }
         let (kept, most) = (&self.kept, self.most());
         let (slot, line) = self.waits.pop_of(|slot| may(kept, most, slot))?;
-        Some((slot, line, self.grant(slot)))
+        Some((line, self.grant(slot)))
     }
 
     /// Whether somebody waits who may have a turn.
@@ -172,8 +167,7 @@ mod tests {
             granted.extend(pace.ask(1, *line, now).map(|turn| (*line, turn)));
         }
         while now < until {
-            let next = |pace: &mut Pace| pace.next(now).map(|(_, line, turn)| (line, turn));
-            while let Some((line, turn)) = granted.pop_front().or_else(|| next(pace)) {
+            while let Some((line, turn)) = granted.pop_front().or_else(|| pace.next(now)) {
                 moved[line.0 as usize] += turn;
                 pace.used(1, turn);
                 granted.extend(pace.ask(1, line, now).map(|turn| (line, turn)));
@@ -220,7 +214,8 @@ mod tests {
             let now = n * 1_000_000;
             let slot = n as u32;
             kept.extend(pace.ask(slot, (n, 0), now).map(|turn| (slot, turn)));
-            kept.extend(std::iter::from_fn(|| pace.next(now)).map(|(of, _, turn)| (of, turn)));
+            let next = std::iter::from_fn(|| pace.next(now));
+            kept.extend(next.map(|((number, _), turn)| (number as u32, turn)));
         }
         assert!(kept.len() > 30_000, "{}", kept.len());
         for (slot, turn) in kept {
@@ -243,8 +238,8 @@ mod tests {
             if !waits {
                 waits = asks(&mut pace, now);
             }
-            while let Some((slot, _, turn)) = pace.next(now) {
-                if slot == 2 {
+            while let Some(((number, _), turn)) = pace.next(now) {
+                if number == 5000 {
                     moved += turn;
                     pace.used(2, turn);
                     waits = asks(&mut pace, now);
@@ -280,8 +275,8 @@ mod tests {
         }
         let mut granted = [0_u64; 2];
         while now < SECOND {
-            while let Some((slot, line, turn)) = pace.next(now) {
-                pace.used(slot, turn);
+            while let Some((line, turn)) = pace.next(now) {
+                pace.used(u32::from(line.0 == 0), turn);
                 granted[usize::from(line.0 == 0)] += turn;
                 asks(&mut pace, line, now);
             }
@@ -298,9 +293,9 @@ mod tests {
         assert!(!pace.waits.is_empty());
         let later = pace.due().unwrap();
         assert_eq!(pace.ask(1, (2, 0), later), None, "the first one waits");
-        assert_eq!(pace.next(later).map(|(_, line, _)| line), Some((1, 0)));
+        assert_eq!(pace.next(later).map(|(line, _)| line), Some((1, 0)));
         assert_eq!(
-            pace.next(later + SECOND).map(|(_, line, _)| line),
+            pace.next(later + SECOND).map(|(line, _)| line),
             Some((2, 0))
         );
     }
