@@ -364,40 +364,28 @@ impl Metering {
 
     /// How much a direction may move now; `None`: it waits for its turn.
     fn may(&mut self, line: Line, now: Nanos) -> Option<u64> {
-        let (began, [sends, is_sent], direction) = at(&mut self.circuits, line)?;
-        let mut may = TURN;
-        // First by the slower one, and nothing is kept of the other meanwhile: who has many circuits
-        // and a low rate would keep turns of somebody's high one from all others.
-        let rate = |of| self.paces.get(of).map(Pace::rate);
-        let is_slower = rate(&is_sent).is_some_and(|it| rate(&sends).is_none_or(|of| it < of));
-        let [one, other] = &mut direction.turns;
-        let mut order = [(sends, one), (is_sent, other)];
-        if is_slower && guard!("meter-slower-first") {
-            order.reverse();
-        }
-        let mut waits = None;
-        for ((at, turn), is_first) in order.into_iter().zip([true, false]) {
+        let (began, rates, direction) = at(&mut self.circuits, line)?;
+        let mut may = Some(TURN);
+        // It is in line for both at a time: who waits for the one first, and then for the other,
+        // would have lost the one by then. What is kept meanwhile is bounded there.
+        for (at, turn) in rates.into_iter().zip(&mut direction.turns) {
             let Some(pace) = self.paces.get_mut(&at) else {
                 *turn = Turn::Never;
                 continue;
             };
             if *turn == Turn::Never && guard!("meter-rate") {
                 *turn = pace.ask(began, line, now).map_or(Turn::Waits, Turn::Has);
-            }
-            match *turn {
-                Turn::Has(turn) => may = may.min(turn),
-                Turn::Waits => {
+                if *turn == Turn::Waits {
                     self.awaited.insert(at);
-                    waits = Some(is_first);
-                    break;
                 }
-                Turn::Never => {}
             }
+            may = match *turn {
+                Turn::Has(turn) => may.map(|may| may.min(turn)),
+                Turn::Waits => None,
+                Turn::Never => may,
+            };
         }
-        if waits == Some(true) && guard!("meter-keeps") {
-            self.give_back(line);
-        }
-        waits.is_none().then_some(may)
+        may
     }
 
     fn used(&mut self, line: Line, taken: u64) {
@@ -498,18 +486,21 @@ impl Metering {
     }
 }
 
+/// The rates that hold for a direction: whose, and of which side.
+type Rates = [(u32, Side); 2];
+
 /// A direction: who began its circuit, and the rates that hold for it.
 fn at(
     circuits: &mut BTreeMap<u64, Circuit>,
     (number, way): Line,
-) -> Option<(u32, [(u32, Side); 2], &mut Direction)> {
+) -> Option<(u32, Rates, &mut Direction)> {
     let circuit = circuits.get_mut(&number)?;
     let ((_, slots), [began, _]) = (circuit.of(way), circuit.slots);
     Some((began, sides(slots), circuit.ways.get_mut(way)?))
 }
 
 /// The rates that hold for what goes from the first slot to the second.
-fn sides([from, to]: [u32; 2]) -> [(u32, Side); 2] {
+fn sides([from, to]: [u32; 2]) -> Rates {
     [(from, Side::Sends), (to, Side::IsSent)]
 }
 

@@ -168,7 +168,7 @@ fn the_end_of_one_gives_back_its_place_and_its_turn() {
 }
 
 #[test]
-fn who_waits_for_a_low_rate_keeps_nothing_of_a_high_one() {
+fn who_waits_for_a_low_rate_keeps_little_of_a_high_one() {
     let mut scene = scene();
     scene.rates(1, 10 << 20, 0);
     scene.rates(2, 0, 1 << 20);
