@@ -115,7 +115,8 @@ impl Meters {
         if let Err(error) = self.share_page() {
             confine::say!("bulkhead-operator: no page for the meter to count in: {error}");
         }
-        self.unsaid = self.rates.keys().copied().collect();
+        // The last word is that these are all.
+        self.unsaid = self.rates.keys().copied().chain([EVERYBODY]).collect();
         self.says();
     }
 

@@ -16,7 +16,7 @@ mod pulse;
 
 use crate::relay::{State, Way, is_left};
 use capture::{Captures, End};
-use command::verbs::{METER_COUNTS, MeterRates, Metered};
+use command::verbs::{EVERYBODY, METER_COUNTS, MeterRates, Metered};
 use counts::{Counts, Row};
 use frames::Named;
 use guard::guard;
@@ -57,6 +57,8 @@ pub struct Metering {
     /// Those of them that somebody waits for.
     awaited: BTreeSet<(u32, Side)>,
     ready: Lines,
+    /// Slots of whose rates whose page this is has said nothing yet: they are of an operator's before.
+    of_before: BTreeSet<u32>,
 }
 
 struct Circuit {
@@ -129,8 +131,20 @@ impl Metering {
         self.circuits.len()
     }
 
-    /// The rates of an endpoint from now on.
+    /// The rates of an endpoint from now on; of [`EVERYBODY`]: of whom nothing was said since there is this page
+    /// have none.
     pub fn rates(&mut self, body: &MeterRates, now: Nanos) {
+        if body.slot == EVERYBODY {
+            for slot in std::mem::take(&mut self.of_before) {
+                let none = MeterRates {
+                    slot,
+                    ..MeterRates::default()
+                };
+                self.rates(&none, now);
+            }
+            return;
+        }
+        self.of_before.remove(&body.slot);
         let counts = body.flags & METER_COUNTS != 0;
         self.counts.counts(body.slot, counts);
         for (side, bytes, burst) in [
@@ -270,6 +284,9 @@ impl Metering {
 
     /// Counts in this page from now on.
     pub fn use_page(&mut self, page: &OwnedFd) {
+        if guard!("meter-rates-of-before") {
+            self.of_before.clone_from(self.counts.counted());
+        }
         let rows = self.circuits.values().map(|circuit| &circuit.row);
         if let Err(error) = self.counts.use_page(page, rows) {
             confine::say!("bulkhead-proxy: no page to count in: {error}");

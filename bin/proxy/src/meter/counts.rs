@@ -66,6 +66,11 @@ impl Counts {
         };
     }
 
+    /// Slots that are counted.
+    pub fn counted(&self) -> &BTreeSet<u32> {
+        &self.counted
+    }
+
     /// A circuit begins. `None`: as many are counted as can be.
     pub fn begin(&mut self, id: u64, now: Nanos) -> Option<Row> {
         let at = match self.free.pop() {

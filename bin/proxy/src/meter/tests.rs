@@ -220,6 +220,36 @@ fn turns_of_a_rate_of_before_are_none_of_the_next_ones() {
     assert!(all < 200 << 10, "{all}");
 }
 
+/// Which nobody said, where there was no operator to say it.
+#[test]
+fn rates_that_the_next_operator_does_not_tell_of_are_over() {
+    let mut scene = scene();
+    scene.rates(1, 1 << 10, 0);
+    scene.rates(3, 1 << 10, 0);
+    let mut ends = [scene.join(0), scene.join_slots(1, [3, 2])];
+    let page = shm::sparse_file("rows", METER_BYTES).unwrap();
+    scene.metering.use_page(&page);
+    scene.rates(3, 1 << 10, 0);
+    let mut run = |scene: &mut Scene, from: Nanos| {
+        let mut moved = [0; 2];
+        for now in (from..from + SECOND / 10).step_by(1_000_000) {
+            let some = scene.run(&mut ends, now, now + 1);
+            moved = [moved[0] + some[0], moved[1] + some[1]];
+        }
+        moved
+    };
+    let slow = run(&mut scene, 0);
+    assert!(slow[0] < 64 << 10, "{slow:?}");
+    let all = MeterRates {
+        slot: EVERYBODY,
+        ..MeterRates::default()
+    };
+    scene.metering.rates(&all, SECOND / 10);
+    let moved = run(&mut scene, SECOND / 10);
+    assert!(moved[0] > 2 << 20 && moved[1] < 64 << 10, "{moved:?}");
+    assert_eq!(scene.metering.counts.counted().iter().next(), Some(&3));
+}
+
 #[test]
 fn another_rate_holds_at_once_and_none_lets_all_pass() {
     let mut scene = scene();

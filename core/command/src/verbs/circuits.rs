@@ -390,7 +390,8 @@ body! {
 body! {
     /// Rates of an endpoint's circuits, bytes of data a second.
     MeterRates: MeterRates {
-        /// Its slot.
+        /// Its slot; [`EVERYBODY`](crate::verbs::EVERYBODY): those told of since [`MeterPage`] are all, and of
+        /// whom nothing was said have none.
         slot: u32,
         /// `METER_*` bits.
         flags: u32,
