@@ -317,6 +317,13 @@ fn named(event: &Event, world: &World) -> Happening {
                 event.value
             ),
         ),
+        Some(EventKind::ProgramsLeft) => (
+            String::new(),
+            format!(
+                "{of} is gone or made anew, and programs of circuits are left behind: {}. What they ask of sockets fails; start them again, or end them",
+                event.value
+            ),
+        ),
         Some(EventKind::ContainerRefused) => (
             String::new(),
             format!(

@@ -446,6 +446,10 @@ fn recorded(event: &Event, now_ns: u64) -> Recorded {
             event.a,
             crate::circuits::why_refused(event.b)
         ),
+        Some(EventKind::ProgramsLeft) => format!(
+            "{} programs of slot {} of compartment {} are left behind",
+            event.b, event.slot, event.a
+        ),
         None => format!("event {} of a newer release", event.kind),
     };
     Recorded {
@@ -514,8 +518,8 @@ fn reason_of(refused: &rules::Logged) -> String {
 pub fn kind_of(number: u32) -> Option<EventKind> {
     use EventKind::{
         Attached, ConnectionsRestored, ContainerRefused, Died, Drop, ImageRefused, ImageSwapped,
-        MeterLost, OperatorReplaced, PortAdded, PortClosed, ProgramGivenUp, Quarantine, Ready,
-        Refused, Report, Restarted, Resynced, Rule,
+        MeterLost, OperatorReplaced, PortAdded, PortClosed, ProgramGivenUp, ProgramsLeft,
+        Quarantine, Ready, Refused, Report, Restarted, Resynced, Rule,
     };
     [
         Ready,
@@ -537,6 +541,7 @@ pub fn kind_of(number: u32) -> Option<EventKind> {
         ContainerRefused,
         MeterLost,
         Refused,
+        ProgramsLeft,
     ]
     .into_iter()
     .find(|kind| *kind as u32 == number)
@@ -564,6 +569,7 @@ pub fn kind_name(number: u32) -> &'static str {
         Some(EventKind::ContainerRefused) => "container-refused",
         Some(EventKind::MeterLost) => "meter-lost",
         Some(EventKind::Refused) => "refused",
+        Some(EventKind::ProgramsLeft) => "programs-left",
         None => "unknown",
     }
 }

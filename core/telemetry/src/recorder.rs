@@ -72,4 +72,7 @@ pub enum EventKind {
     /// Operator: what a program of the endpoint at `slot` asked for was refused; a, b =
     /// [`crate::rules::Logged`], whose outcome is denied, with the reason in it.
     Refused = 19,
+    /// Supervisor: the endpoint at `slot` goes, or is made anew, and its programs of circuits are left
+    /// behind; a = compartment, b = how many.
+    ProgramsLeft = 20,
 }

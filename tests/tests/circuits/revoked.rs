@@ -569,6 +569,11 @@ s = socket.create_connection(('10.1.1.12', 80)); print('begun', flush=True); pri
         let mut asks = scene.start("app", "exec python3 {f}/asks.py", "begun");
         ends(&scene, spec);
         assert!(asks.wait(Duration::from_secs(5)).is_some(), "{n}: it waits");
+        if n != 1 {
+            let events = scene.spawn(scene.instance.command(&["events", "--last", "100"]));
+            events
+                .until("red/few is gone or made anew, and programs of circuits are left behind: 1");
+        }
         scene.file("go", "");
         assert!(polls.wait(Duration::from_secs(10)).is_some(), "{n}");
         let out = polls.out();

@@ -552,6 +552,7 @@ impl Supervisor {
             circuits.programs.remove(number);
         }
         let (operator, spare) = (circuits.operator, circuits.spare.worker);
+        self.leaves_programs(compartment, slot, gone.len());
         for number in gone {
             self.keeper.forget_one(Key::Program(compartment, number));
         }
@@ -598,6 +599,17 @@ impl Supervisor {
         // What a change would have cut is ended with the rest.
         for owed in circuits.into_iter().flat_map(|circuits| circuits.owed) {
             self.done(owed.seq());
+        }
+    }
+}
+
+impl Supervisor {
+    /// They go on to run, and all that they ask for fails from now on.
+    fn leaves_programs(&mut self, compartment: u32, slot: u32, count: usize) {
+        if count > 0 && guard!("circuits-left-told") {
+            let seat = Subject::Seat(Seat::Compartment(compartment));
+            let happened = Happened::new(EventKind::ProgramsLeft, seat).slot(slot);
+            self.happened(happened.value(count as u64));
         }
     }
 }
