@@ -18,7 +18,7 @@ use crate::happenings::{Happenings, now_ms};
 use crate::proof::Prover;
 use crate::refuse::refused;
 use crate::server::Shown;
-use crate::stated::{Stated, warnings};
+use crate::stated::{Stated, halves, warnings};
 use crate::steps::{Object, Progress, described, perform, perform_all, settle, undoing};
 use crate::supervisor::{Refusal, Supervisor};
 use crate::survey::Survey;
@@ -599,6 +599,7 @@ pub(crate) fn planned(
         digest: new.digest().into(),
         proof: None,
         warnings: warnings(&new.applied().aside),
+        halves: halves(new, None),
     }
 }
 

@@ -2,9 +2,10 @@
 //! tenants' own is set aside because it does not fit what the provider states.
 
 use crate::survey::hex;
-use crate::world::{World, refused};
+use crate::world::{World, now, refused};
 use api::{Aside, Fault, Finding, Where};
 use guard::guard;
+use policy::Lacks;
 use sha2::{Digest, Sha256};
 use spec::{Parts, Spec, Written};
 use std::collections::{BTreeMap, BTreeSet};
@@ -290,4 +291,31 @@ pub fn warnings(aside: &BTreeMap<String, Aside>) -> Vec<Finding> {
         }
     };
     aside.iter().map(warning).collect()
+}
+
+/// Halves of agreements that are told of, of all tenants or of the one that asks: who states thousands makes no
+/// answer long.
+const HALVES: usize = 100;
+
+/// What is offered or accepted, by all or by one, and comes to no agreement.
+pub fn halves(world: &World, of: Option<&str>) -> Vec<api::Half> {
+    let halves = world.made().map_or_else(Vec::new, |(spec, _, intent)| {
+        policy::halves(spec, &intent.agreements, (of, HALVES), now())
+    });
+    let halves = halves.into_iter();
+    let told = halves.map(|half| api::Half {
+        lacks: match half.lacks {
+            Lacks::Acceptance => format!("{} does not accept it", half.other),
+            Lacks::Offer(service) => format!("{} does not offer it {service}", half.other),
+            Lacks::Time => "its time (`until`) is over".into(),
+            Lacks::Common => {
+                "both sides have nothing in common (family of addresses, prefixes, or one routes)"
+                    .into()
+            }
+        },
+        tenant: half.tenant,
+        name: half.name,
+        other: half.other,
+    });
+    told.collect()
 }

@@ -120,6 +120,9 @@ pub fn plan(plan: Plan, name: &str) -> Plan {
     let changes = plan.changes.into_iter();
     Plan {
         changes: changes.filter(|one| is_own(&one.object, name)).collect(),
+        halves: (plan.halves.into_iter())
+            .filter(|one| one.tenant == name)
+            .collect(),
         ..Plan::default()
     }
 }

@@ -1,6 +1,7 @@
 //! Plans and applies.
 
 use crate::fault::Finding;
+use crate::state::Half;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -21,6 +22,9 @@ pub struct Plan {
     /// they do not fit: what is done is done all the same.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<Finding>,
+    /// Offers and acceptances that come to no agreement, the first of them: the other side may state its own another time.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub halves: Vec<Half>,
 }
 
 /// What was proved.

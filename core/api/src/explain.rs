@@ -42,6 +42,9 @@ pub struct Way {
     /// does.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub bar: String,
+    /// Whether circuits alone carry it: an end, to a tenant its own, has no packets.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub circuits: bool,
     /// The service of another tenant that it goes to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub service: Option<Translation>,

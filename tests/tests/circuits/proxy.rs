@@ -670,6 +670,9 @@ fn explain_and_trace_know_what_carries_a_connection() {
         assert_eq!(told.code, if carried { 0 } else { 6 }, "{a} {b} {told:?}");
         let line = "NOT possible, though rules allow it";
         assert_eq!(told.out.contains(line), !carried, "{a} {b} {told:?}");
+        let by_circuits = carried && (from, to) != ("both", "box");
+        let line = "by circuits alone";
+        assert_eq!(told.out.contains(line), by_circuits, "{a} {b} {told:?}");
     }
     let told = bulkhead(&["explain", "red/app", "red/box", "tcp", "7001"]).out;
     let line = "10.1.1.11 to 10.1.1.20: 10.1.1.11 has circuits alone, and 10.1.1.20 has none";

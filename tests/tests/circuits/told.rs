@@ -147,7 +147,9 @@ fn explain_tells_a_tenant_what_its_own_end_carries_and_not_how_the_other_is_atta
         told.0 == 0 && told.1.contains("allowed on this side"),
         "{told:?}"
     );
-    assert!(!told.1.contains("circuits"), "{told:?}");
+    // By its own end, and as where the other has circuits too.
+    assert!(told.1.contains("by circuits alone"), "{told:?}");
+    assert!(!told.1.contains("has circuits"), "{told:?}");
 }
 
 /// In one zone: the endpoints of both, with a slot each.

@@ -1,13 +1,13 @@
 //! `plan`, `apply`, `down`, `release`.
 
-use super::as_json;
 use super::look::proved;
+use super::{FEW, as_json};
 use crate::args::{Down, Release, SpecFile};
 use crate::client::{Client, encoded};
 use crate::daemon::Daemon;
 use crate::exit::{Exit, Trouble};
 use crate::table::bytes;
-use api::{Applied, Fault, Finding, Needs, Plan, Where, Whose};
+use api::{Applied, Fault, Finding, Half, Needs, Plan, Where, Whose};
 use spec::SpecErrors;
 use std::fmt::Write;
 use std::fs::File;
@@ -29,6 +29,7 @@ pub async fn plan(file: &SpecFile, client: &Client, json: bool) -> Result<Exit, 
     }
     let mut out = changes(&plan, "nothing to do: the host is as the spec says\n");
     out.push_str(&warnings(&plan));
+    out.push_str(&halves(&plan.halves));
     out.push_str(&needs(&plan.needs));
     out.extend(plan.proof.as_ref().map(proved));
     crate::print(out.as_bytes())
@@ -99,6 +100,21 @@ pub fn done(applied: &Applied) -> String {
         let _ = writeln!(out, "{what}, in {took:.1} ms");
     }
     out.push_str(&warnings(&applied.plan));
+    out.push_str(&halves(&applied.plan.halves));
+    out
+}
+
+/// What one side alone states, a line each: with a name misspelt as with another side that has yet to state its own.
+pub fn halves(halves: &[Half]) -> String {
+    let mut out = String::new();
+    for half in halves.iter().take(FEW) {
+        let (tenant, name, other) = (&half.tenant, &half.name, &half.other);
+        let lacks = &half.lacks;
+        let _ = writeln!(out, "{tenant}/{name} with {other} is no agreement: {lacks}");
+    }
+    if halves.len() > FEW {
+        let _ = writeln!(out, "and more that are none (`--json`)");
+    }
     out
 }
 

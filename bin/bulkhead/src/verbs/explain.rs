@@ -109,9 +109,13 @@ fn row(verdict: &Judgement, way: &Way) -> [String; 5] {
 
 /// What the rows of a way do not say.
 fn note(way: &Way) -> Option<String> {
-    let answers = match (way.allowed, way.answers) {
-        (true, false) => "; what answers needs a rule of its own",
+    let by = match (way.allowed, way.circuits) {
+        (true, true) => "; by circuits alone, no packet goes there",
         _ => "",
+    };
+    let answers = match (way.allowed, way.answers) {
+        (true, false) => format!("{by}; what answers needs a rule of its own"),
+        _ => by.to_owned(),
     };
     if !way.bar.is_empty() {
         return Some(format!(
@@ -231,6 +235,18 @@ mod tests {
         ] {
             assert!(shown.contains(part), "{part}: {shown}");
         }
+        // What carries it, where that is not packets.
+        let mut circuits = answer.clone();
+        circuits.there[0] = Way {
+            allowed: true,
+            answers: true,
+            circuits: true,
+            service: None,
+            ..circuits.there[0].clone()
+        };
+        let shown = rendered(&asked, &circuits);
+        let part = "10.1.1.1 to 10.1.2.1; by circuits alone, no packet goes there\n";
+        assert!(shown.contains(part), "{shown}");
         // A tenant's token is told its own half.
         let half = Explanation {
             allowed: true,

@@ -1,5 +1,6 @@
 //! `status`.
 
+use super::change::halves;
 use super::{FEW, as_json};
 use crate::client::Client;
 use crate::exit::{Exit, Trouble};
@@ -143,17 +144,7 @@ fn rendered_status(status: &Status) -> String {
             "{name}: programs of both may share memory (`rings: yes` of both)"
         );
     }
-    for half in status.halves.iter().take(FEW) {
-        let (tenant, name, other) = (&half.tenant, &half.name, &half.other);
-        let _ = writeln!(
-            out,
-            "{tenant}/{name} with {other} is no agreement: {}",
-            half.lacks
-        );
-    }
-    if status.halves.len() > FEW {
-        let _ = writeln!(out, "and more that are none (`--json`)");
-    }
+    out.push_str(&halves(&status.halves));
     if !status.uplinks.is_empty() {
         let mut table = Table::new(&["UPLINK", "INTERFACE", ">IN", ">OUT", "BY"]);
         for uplink in &status.uplinks {

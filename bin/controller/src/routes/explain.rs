@@ -204,12 +204,15 @@ fn way(way: &policy::Way, question: &Question<'_>, tenant: Option<&str>) -> Way 
         Side::Egress => way.alone[0],
         Side::Ingress => way.alone[1],
     });
+    let is_all_told = tenant.is_none() || way.service.is_none();
     let told = |bar: &Bar| match bar {
-        _ if tenant.is_none() || way.service.is_none() => true,
+        _ if is_all_told => true,
         Bar::Crossing | Bar::Protocol => alone,
         Bar::Shut(of) => side == Some(*of),
         _ => !guard!("tenant-explain-bar"),
     };
+    // Of one that is not told nothing shows here either.
+    let bar = way.bar.filter(told);
     Way {
         source: way.source.to_string(),
         destination: way.destination.to_string(),
@@ -218,7 +221,8 @@ fn way(way: &policy::Way, question: &Question<'_>, tenant: Option<&str>) -> Way 
         allowed: way.allowed,
         answers: way.answers,
         half: false,
-        bar: (way.bar.filter(told)).map_or_else(String::new, |bar| barred(bar, way)),
+        circuits: bar.is_none() && (alone || is_all_told && way.alone.contains(&true)),
+        bar: bar.map_or_else(String::new, |bar| barred(bar, way)),
         verdicts: way.verdicts.iter().map(judgement).collect(),
         service: way.service.as_ref().map(|service| Translation {
             agreement: service.agreement,

@@ -6,18 +6,18 @@ use crate::metrics;
 use crate::names::Names;
 use crate::refuse::Failure;
 use crate::server::{Server, no_endpoint};
+use crate::stated::halves;
 use crate::survey::{Survey, hex};
 use crate::turns::Kind;
 use crate::view;
 use crate::why::{Known, judge};
-use crate::world::{World, now};
+use crate::world::World;
 use api::{Endpoint, Fault, Proof, RuleName, Status, Where, Whose, Why};
 use axum::Json;
 use axum::extract::{Path, Query, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 use command::verbs::FABRIC;
-use policy::Lacks;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -26,10 +26,6 @@ use telemetry::drops::DropReason;
 use telemetry::recorder::{Event, EventKind};
 use telemetry::rules::{Logged, NO_RULE};
 use utoipa::IntoParams;
-
-/// Halves of agreements that are told of, of all tenants or of the one that asks: who states thousands makes no
-/// answer long.
-const HALVES: usize = 100;
 
 type From = State<Arc<Server>>;
 
@@ -78,28 +74,6 @@ fn agreements(world: &World) -> Vec<api::Agreement> {
         offerer: one.offerer.clone(),
         acceptor: one.acceptor.clone(),
         rings: one.rings,
-    });
-    told.collect()
-}
-
-fn halves(world: &World, of: Option<&str>) -> Vec<api::Half> {
-    let halves = world.made().map_or_else(Vec::new, |(spec, _, intent)| {
-        policy::halves(spec, &intent.agreements, (of, HALVES), now())
-    });
-    let halves = halves.into_iter();
-    let told = halves.map(|half| api::Half {
-        lacks: match half.lacks {
-            Lacks::Acceptance => format!("{} does not accept it", half.other),
-            Lacks::Offer(service) => format!("{} does not offer it {service}", half.other),
-            Lacks::Time => "its time (`until`) is over".into(),
-            Lacks::Common => {
-                "both sides have nothing in common (family of addresses, prefixes, or one routes)"
-                    .into()
-            }
-        },
-        tenant: half.tenant,
-        name: half.name,
-        other: half.other,
     });
     told.collect()
 }

@@ -506,8 +506,11 @@ async fn a_tenants_document_changes_its_own_and_survives_the_providers() {
 async fn either_revokes_by_its_own_token_and_nobody_elses_does() {
     let (rig, blue) = Rig::with_tenants().await;
     let lender = rig.token("lender").await.text;
-    rig.apply_as(&lender, LENDER).await;
-    rig.apply_as(&blue, BLUE).await;
+    // What may be a name misspelt is said at once, to who states it.
+    let alone = rig.apply_as(&lender, LENDER).await.plan.halves;
+    let alone: Vec<_> = alone.iter().map(|it| (&*it.tenant, &*it.lacks)).collect();
+    assert_eq!(alone, [("lender", "blue does not accept it")]);
+    assert_eq!(rig.apply_as(&blue, BLUE).await.plan.halves, []);
     let (begins, ends) = (
         "agreement lender/db with blue begins",
         "agreement lender/db with blue ends",
