@@ -32,6 +32,7 @@ mod tap;
 mod tcp;
 mod verify;
 
+use clap::builder::PossibleValuesParser;
 use clap::{Parser, Subcommand};
 use results::{Figure, Results};
 use rustix::thread::{sched_getaffinity, sched_setaffinity};
@@ -85,7 +86,7 @@ enum What {
     /// Unmodified programs over circuits, against TCP over a bridge.
     Circuits {
         /// These parts alone, of which no results are kept.
-        #[arg(long, value_delimiter = ',')]
+        #[arg(long, value_delimiter = ',', value_parser = PossibleValuesParser::new(circuits::parts()))]
         only: Vec<String>,
         #[command(flatten)]
         options: Options,
@@ -109,6 +110,7 @@ enum What {
     /// Every bench for about a second: does it still give its figures?
     Smoke {
         /// These alone.
+        #[arg(value_parser = PossibleValuesParser::new(BENCHES.iter().map(|(name, _)| *name)))]
         only: Vec<String>,
     },
     /// Hold the committed results against bench/reach.toml.
@@ -389,5 +391,17 @@ mod tests {
         assert_eq!(folder(&[]), PathBuf::from("bench/results"));
         assert_eq!(folder(&["--quick"]), PathBuf::from("out/bench"));
         assert_eq!(folder(&["--quick", "--results", "-"]), PathBuf::from("-"));
+    }
+
+    #[test]
+    fn a_part_that_is_not_there_is_no_run_of_nothing() {
+        for words in [["circuits", "--only=rings,nosuch"], ["smoke", "circuit"]] {
+            let parsed = Arguments::try_parse_from([&["bench"], &words[..]].concat());
+            assert_eq!(parsed.map_err(|it| it.exit_code()).err(), Some(2));
+        }
+        for words in [["circuits", "--only=rings,setup"], ["smoke", "circuits"]] {
+            let parsed = Arguments::try_parse_from([&["bench"], &words[..]].concat());
+            assert!(parsed.is_ok(), "{words:?}");
+        }
     }
 }

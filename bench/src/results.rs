@@ -135,13 +135,18 @@ fn number<'de, D: serde::Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
     Ok(Option::deserialize(from)?.unwrap_or(f64::NAN))
 }
 
-/// The `q` quantile (0..=1) of sorted values, nearest rank.
+/// The `q` quantile (0..=1) of sorted values, nearest rank; of an even number the median is between two.
 pub fn quantile(sorted: &[f64], q: f64) -> f64 {
     if sorted.is_empty() {
         return f64::NAN;
     }
-    let rank = (q * sorted.len() as f64).ceil() as usize;
-    sorted[rank.clamp(1, sorted.len()) - 1]
+    let rank = q * sorted.len() as f64;
+    let at = |rank: usize| sorted[rank.clamp(1, sorted.len()) - 1];
+    match q == 0.5 && sorted.len().is_multiple_of(2) {
+        // Of as many below as above.
+        true => (at(rank as usize) + at(rank as usize + 1)) / 2.0,
+        false => at(rank.ceil() as usize),
+    }
 }
 
 impl Results {
@@ -318,6 +323,8 @@ mod tests {
     fn median_and_tail_by_nearest_rank() {
         let figure = Figure::of("x", "ms", &[5.0, 1.0, 3.0]);
         assert_eq!((figure.value, figure.min, figure.max), (3.0, 1.0, 5.0));
+        assert_eq!(Figure::of("x", "ms", &[5.0, 1.0]).value, 3.0);
+        assert_eq!(Figure::of("x", "ms", &[5.0, 1.0, 9.0, 2.0]).value, 3.5);
         let hundred: Vec<f64> = (1..=100).map(f64::from).collect();
         assert_eq!(Figure::quantile_of("x", "ms", &hundred, 0.99).value, 99.0);
     }

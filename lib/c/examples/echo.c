@@ -25,11 +25,22 @@ static int answer(bulkhead_circuit *circuit)
     return (int)there;
 }
 
+/* 1 to 65535; 0: it is none. */
+static in_port_t port_of(const char *word)
+{
+    char *end;
+    long port = strtol(word, &end, 10);
+    return *end || port < 1 || port > 65535 ? 0 : htons((unsigned short)port);
+}
+
 int main(int count, char **words)
 {
     struct sockaddr_in address = {.sin_family = AF_INET};
     int fd, one = 1, listener = socket(AF_INET, SOCK_STREAM, 0);
-    address.sin_port = htons((unsigned short)atoi(count > 1 ? words[1] : "7007"));
+    if (count > 2 || !(address.sin_port = port_of(count > 1 ? words[1] : "7007"))) {
+        fputs("echo PORT\n", stderr);
+        return 2;
+    }
     setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
     if (bind(listener, (struct sockaddr *)&address, sizeof address) || listen(listener, 16)) {
         perror("listen");

@@ -19,6 +19,14 @@
 /* Bytes read at a time. */
 static const size_t part = 256 << 10;
 
+/* 1 to 65535; 0: it is none. */
+static in_port_t port_of(const char *word)
+{
+    char *end;
+    long port = strtol(word, &end, 10);
+    return *end || port < 1 || port > 65535 ? 0 : htons((unsigned short)port);
+}
+
 static int failed(const char *what)
 {
     perror(what);
@@ -66,11 +74,10 @@ static int answers(int fd, const char *path)
     return wrong;
 }
 
-static int serves(const char *port, const char *path)
+static int serves(in_port_t port, const char *path)
 {
-    struct sockaddr_in address = {.sin_family = AF_INET};
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = port};
     int fd, one = 1, listener = socket(AF_INET, SOCK_STREAM, 0);
-    address.sin_port = htons((unsigned short)atoi(port));
     setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
     if (bind(listener, (struct sockaddr *)&address, sizeof address) || listen(listener, 16))
         return failed("listen");
@@ -91,16 +98,15 @@ static int serves(const char *port, const char *path)
 
 /* What comes is written from where it is: nothing is judged by it, so it may change meanwhile. But its
  * length is copied, and the copy is what counts. */
-static int fetches(const char *host, const char *port)
+static int fetches(const char *host, in_port_t port)
 {
-    struct sockaddr_in address = {.sin_family = AF_INET};
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = port};
     int fd = socket(AF_INET, SOCK_STREAM, 0);
     bulkhead_circuit *circuit;
     const volatile void *came;
     uint64_t left = 0;
     size_t had = 0;
     ssize_t there = 1, n;
-    address.sin_port = htons((unsigned short)atoi(port));
     if (inet_pton(AF_INET, host, &address.sin_addr) != 1) {
         fprintf(stderr, "%s is no IPv4 address\n", host);
         return 2;
@@ -130,10 +136,11 @@ static int fetches(const char *host, const char *port)
 
 int main(int count, char **words)
 {
-    if (count == 4 && !strcmp(words[1], "serve"))
-        return serves(words[2], words[3]);
-    if (count == 4 && !strcmp(words[1], "fetch"))
-        return fetches(words[2], words[3]);
-    fputs("files serve PORT FILE, or files fetch ADDRESS PORT\n", stderr);
+    in_port_t port = count == 4 ? port_of(words[2 + !strcmp(words[1], "fetch")]) : 0;
+    if (port && !strcmp(words[1], "serve"))
+        return serves(port, words[3]);
+    if (port && !strcmp(words[1], "fetch"))
+        return fetches(words[2], port);
+    fputs("files serve PORT FILE, or files fetch ADDRESS PORT (1 to 65535)\n", stderr);
     return 2;
 }
