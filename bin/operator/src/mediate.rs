@@ -411,7 +411,7 @@ impl Mediator {
                 self.puts(note, made.cookie, call.thread);
                 match install(listener, call.id, &made.fd, closes) {
                     Some(Ok(number)) => {
-                        let place = place::of_thread(call.thread, number);
+                        let place = self.targets.place(call.thread, number);
                         self.table.place(made.cookie, place);
                         self.write();
                         self.unclaimed.is_over(made.cookie);

@@ -33,6 +33,8 @@ pub struct Meters {
     rates: BTreeMap<u32, MeterRates>,
     /// Slots of whose rates it does not know: its link had no room.
     unsaid: BTreeSet<u32>,
+    /// There was an image, so the rates are all that there are.
+    is_decided: bool,
     /// Captures under way, by whose they are: of which slot, or of all.
     captures: BTreeMap<u32, Option<u32>>,
     /// Since when somebody waits for it.
@@ -48,6 +50,9 @@ impl Meters {
         let all = before.keys().chain(self.rates.keys());
         let is_new = |slot: &&u32| before.get(slot) != self.rates.get(slot);
         self.unsaid.extend(all.filter(is_new));
+        if !std::mem::replace(&mut self.is_decided, true) {
+            self.unsaid.insert(EVERYBODY);
+        }
         self.says();
     }
 
@@ -116,7 +121,8 @@ impl Meters {
             confine::say!("bulkhead-operator: no page for the meter to count in: {error}");
         }
         // The last word is that these are all.
-        self.unsaid = self.rates.keys().copied().chain([EVERYBODY]).collect();
+        let all = self.is_decided.then_some(EVERYBODY);
+        self.unsaid = self.rates.keys().copied().chain(all).collect();
         self.says();
     }
 

@@ -1,5 +1,6 @@
 //! Threads that were opened, kept for their next calls.
 
+use crate::place;
 use notify::{Listener, Notification, OpenError, Target};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -45,6 +46,15 @@ impl Targets {
         }
         self.0.insert(call.thread, Rc::clone(&target));
         Ok(Some(target))
+    }
+
+    /// Where a thread has a descriptor whose call was served just now, by another descriptor of its: it is
+    /// the one that is kept.
+    pub fn place(&self, thread: u32, number: u32) -> u64 {
+        match self.0.get(&thread) {
+            Some(target) => place::of(target, number),
+            None => place::of_thread(thread, number),
+        }
     }
 }
 

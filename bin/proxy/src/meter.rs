@@ -382,14 +382,25 @@ impl Metering {
     /// How much a direction may move now; `None`: it waits for its turn.
     fn may(&mut self, line: Line, now: Nanos) -> Option<u64> {
         let (began, rates, direction) = at(&mut self.circuits, line)?;
+        let ([one, other], [a, b]) = (rates, direction.turns.each_mut());
+        let mut both = [(one, a), (other, b)];
+        let bytes = |at: &(u32, Side)| self.paces.get(at).map(|pace| pace.rate().0);
+        // The slower first, and that one's turn is kept while it waits for the other's: what is kept of the
+        // faster is nobody else's. All in one order, or each could keep what another waits for.
+        both.sort_unstable_by_key(|(at, _)| (bytes(at).filter(|_| guard!("meter-slower")), *at));
         let mut may = Some(TURN);
-        // It is in line for both at a time: who waits for the one first, and then for the other,
-        // would have lost the one by then. What is kept meanwhile is bounded there.
-        for (at, turn) in rates.into_iter().zip(&mut direction.turns) {
+        for (at, turn) in both {
             let Some(pace) = self.paces.get_mut(&at) else {
                 *turn = Turn::Never;
                 continue;
             };
+            if may.is_none() && guard!("meter-order") {
+                if let Turn::Has(left) = *turn {
+                    *turn = Turn::Never;
+                    pace.refund(began, left);
+                }
+                continue;
+            }
             if *turn == Turn::Never && guard!("meter-rate") {
                 *turn = pace.ask(began, line, now).map_or(Turn::Waits, Turn::Has);
                 if *turn == Turn::Waits {

@@ -30,12 +30,17 @@ fn scene() -> Scene {
 
 impl Scene {
     fn rates(&mut self, slot: u32, from: u64, to: u64) {
+        self.rates_at_once(slot, [from, to], 0);
+    }
+
+    fn rates_at_once(&mut self, slot: u32, [from, to]: [u64; 2], burst: u64) {
         let body = MeterRates {
             slot,
             flags: METER_COUNTS,
             from,
+            from_burst: burst,
             to,
-            ..MeterRates::default()
+            to_burst: burst,
         };
         self.metering.rates(&body, 0);
     }
@@ -178,6 +183,41 @@ fn who_waits_for_a_low_rate_keeps_little_of_a_high_one() {
     ends.iter_mut().for_each(|ends| ends.reverse());
     let came = scene.run(&mut ends, 0, SECOND);
     assert!(came[0] > 17 << 19, "{}", came[0]);
+    let then = scene.run(&mut ends, SECOND, 3 * SECOND);
+    let many: u64 = then[1..].iter().sum();
+    assert!(many > 15 << 17, "{many}");
+}
+
+/// Some would have a turn of the one and wait for the other's, which others have.
+#[test]
+fn two_rates_hold_nobody_up_however_many_circuits_there_are() {
+    for (from, to) in [(100, 50), (50, 100), (10, 20)] {
+        for (count, burst) in [(16, 1), (128, 128 << 10)] {
+            let mut scene = scene();
+            let [from, to] = [from, to].map(|mbit| mbit * 125_000);
+            scene.rates_at_once(1, [from, 0], burst);
+            scene.rates_at_once(2, [0, to], burst);
+            let mut ends: Vec<_> = (0..count).map(|id| scene.join(id)).collect();
+            let came = scene.run(&mut ends, 0, SECOND);
+            let all: u64 = came.iter().sum();
+            let least = from.min(to);
+            assert!(all > least * 9 / 10, "{from} {to}, {count}: {all}");
+        }
+    }
+}
+
+/// A slow reader's many circuits leave the sender's rate to its other one.
+#[test]
+fn who_waits_for_a_slow_reader_keeps_nothing_of_its_senders_rate() {
+    for reader in [1, 3] {
+        let mut scene = scene();
+        scene.rates(2, 100 << 17, 0);
+        scene.rates(reader, 0, 1 << 17);
+        let slots = |id| if id == 0 { [2, 4] } else { [2, reader] };
+        let mut ends: Vec<_> = (0..200).map(|id| scene.join_slots(id, slots(id))).collect();
+        let came = scene.run(&mut ends, 0, SECOND);
+        assert!(came[0] > 80 << 17, "{reader}: {}", came[0]);
+    }
 }
 
 /// Whose are many has its turns, and no more of them.

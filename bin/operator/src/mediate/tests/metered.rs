@@ -142,6 +142,20 @@ fn a_meter_is_told_of_rates_and_of_circuits_and_of_their_ends() {
     assert!(mediator.meter_is_gone());
 }
 
+/// Who has no image does not know that there are none.
+#[test]
+fn rates_of_before_hold_until_an_image_says_which_there_are() {
+    let mut mediator = Mediator::default();
+    let (link, meter) = Socket::pair().unwrap();
+    mediator.link_meter(link, &|_| None);
+    assert_eq!(told::<MeterPage>(&meter).1, 1);
+    assert!(meter.recv().unwrap().is_none());
+    mediator.use_image(mapped(&metered(1000)));
+    assert_eq!(told::<MeterRates>(&meter).0.to, 1000);
+    assert_eq!(told::<MeterRates>(&meter).0.slot, EVERYBODY);
+    assert!(meter.recv().unwrap().is_none());
+}
+
 #[test]
 fn what_was_to_be_cut_before_its_meter_was_linked_is_over_with_that() {
     let mut mediator = with_circuits(&tables());
