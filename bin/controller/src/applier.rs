@@ -144,7 +144,7 @@ impl Applier {
         );
         Ok(Plan {
             proof: Some(proof),
-            ..planned(&difference, &existing, &old, &new)
+            ..planned(&difference, &existing, [&old, &new], wanted.by())
         })
     }
 
@@ -365,7 +365,7 @@ impl Applier {
             Difference::between(&existing, objects, digests, new.images(), new.epoch())
         };
         let mut difference = steps(&new);
-        let mut plan = planned(&difference, &existing, old, &new);
+        let mut plan = planned(&difference, &existing, [old, &new], by);
         let (was, is) = (old.applied(), new.applied());
         let same = old.text() == new.text() && (was.down, &was.barred) == (is.down, &is.barred);
         if difference.is_empty() && same {
@@ -386,7 +386,7 @@ impl Applier {
                 if proved.digest() != text {
                     // Something was set aside, and all was worked out once more.
                     difference = steps(&proved);
-                    plan = planned(&difference, &existing, old, &proved);
+                    plan = planned(&difference, &existing, [old, &proved], by);
                 }
                 new = proved;
                 plan.warnings = warnings(&new.applied().aside);
@@ -581,8 +581,8 @@ pub(crate) fn existing(world: &World) -> Existing<'_> {
 pub(crate) fn planned(
     difference: &Difference,
     existing: &Existing<'_>,
-    old: &World,
-    new: &World,
+    [old, new]: [&World; 2],
+    by: Option<&str>,
 ) -> Plan {
     let name = |target| match target {
         FABRIC => "the fabric".to_owned(),
@@ -599,7 +599,7 @@ pub(crate) fn planned(
         digest: new.digest().into(),
         proof: None,
         warnings: warnings(&new.applied().aside),
-        halves: halves(new, None),
+        halves: halves(new, by),
     }
 }
 

@@ -506,7 +506,14 @@ async fn a_tenants_document_changes_its_own_and_survives_the_providers() {
 async fn either_revokes_by_its_own_token_and_nobody_elses_does() {
     let (rig, blue) = Rig::with_tenants().await;
     let lender = rig.token("lender").await.text;
-    // What may be a name misspelt is said at once, to who states it.
+    // What may be a name misspelt is said at once to who states it, however many others state.
+    let half = |n| format!("{{name: a{n}, from: green, service: s{n}, as: [10.78.0.{n}]}}");
+    let halves: Vec<String> = (1..=120).map(half).collect();
+    let accepts = format!("accepts: [{}]", halves.join(", "));
+    let others = "  - name: other-tenant\n";
+    let host = HOST.replace(others, &format!("{others}    {accepts}\n"));
+    let applied: Applied = rig.good("POST", "/v1/apply?file=h.yaml", &host).await;
+    assert_eq!(applied.plan.halves.len(), 100);
     let alone = rig.apply_as(&lender, LENDER).await.plan.halves;
     let alone: Vec<_> = alone.iter().map(|it| (&*it.tenant, &*it.lacks)).collect();
     assert_eq!(alone, [("lender", "blue does not accept it")]);

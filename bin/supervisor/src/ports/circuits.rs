@@ -579,10 +579,6 @@ impl Supervisor {
         }
         self.end_meter(meter);
         self.end_crossings(compartment);
-        for part in [SeatPart::Circuits, SeatPart::Network] {
-            let key = Key::Seat(Seat::Compartment(compartment), part);
-            self.keeper.forget_one(key);
-        }
         for process in operator.into_iter().chain(spare) {
             self.kill(process, None);
         }
@@ -590,6 +586,11 @@ impl Supervisor {
         if let Some(circuits) = circuits.as_deref().filter(|_| guard!("circuits-removed")) {
             self.errands
                 .end_circuits(circuits.uid, circuits.network.as_fd());
+        }
+        // Last: who follows a supervisor that died before ends them in its place.
+        for part in [SeatPart::Circuits, SeatPart::Network] {
+            let key = Key::Seat(Seat::Compartment(compartment), part);
+            self.keeper.forget_one(key);
         }
         // Once all that have it are dead it is free.
         if let Some(uid) = uid {

@@ -167,7 +167,8 @@ impl Supervisor {
             return;
         };
         let Ok((near, far)) = Socket::pair() else {
-            return confine::say!("supervisor: no link for a meter");
+            confine::say!("supervisor: no link for a meter; the next one may have one");
+            return self.kill(meter, None);
         };
         let body = AddPort {
             kind: PORT_METER,

@@ -380,7 +380,8 @@ tenants:
     let base = made(AGREED, &World::default());
     let told = |text: &str| {
         let new = made(text, &base);
-        let plan = crate::applier::planned(&between(&base, &new), &existing(&base), &base, &new);
+        let plan =
+            crate::applier::planned(&between(&base, &new), &existing(&base), [&base, &new], None);
         let all = plan.changes.iter();
         all.map(|it| format!("{} {}: {}", it.action, it.object, it.reason))
             .collect::<Vec<_>>()
