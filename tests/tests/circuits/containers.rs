@@ -413,6 +413,23 @@ fn bundles_that_cannot_be_one_are_refused_with_what_to_do() {
     let wrong = of("true").with("/annotations", json!({ "bulkhead.endpoint": "red" }));
     refused(&wrong, "annotation bulkhead.endpoint", "TENANT/ENDPOINT");
 
+    // By which crun takes another filter, and runc other namespaces.
+    let both =
+        json!({ "bulkhead.endpoint": "red/app", "run.oci.seccomp_bpf_data": "BgAAAAAA/38=" });
+    let filter = Container::new(&scene, "crun", "app", "true").with("/annotations", both);
+    refused(
+        &filter,
+        "annotation run.oci.seccomp_bpf_data",
+        "take it out",
+    );
+    let alike = json!({ "nameſpaces": [], "namespaces": [] });
+    let alike = of("true").with("/linux", alike);
+    refused(
+        &alike,
+        "in different ways",
+        "as the runtime specification does",
+    );
+
     let nobody = of("true").with("/annotations", json!({ "bulkhead.endpoint": "red/nobody" }));
     let said = nobody.run();
     assert!(
@@ -426,6 +443,12 @@ fn bundles_that_cannot_be_one_are_refused_with_what_to_do() {
         said.code == 2 && said.err.contains("it is red/app's"),
         "{said:?}"
     );
+    for option in ["-f/tmp/x", "--conf=/tmp/x", "-db"] {
+        let bundle = other.bundle();
+        let run = ["run", "--bundle", &bundle, option, &other.name];
+        let said = scene.run(other.command(&[], &run));
+        assert!(said.code == 2 && said.err.contains("not known"), "{said:?}");
+    }
     for word in ["exec", "restore"] {
         let said = scene.run(other.command(&[], &[word, &other.name, "true"]));
         assert!(said.code == 2 && said.err.contains(word), "{said:?}");

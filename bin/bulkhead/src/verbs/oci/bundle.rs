@@ -65,6 +65,89 @@ pub fn original(mut config: Value) -> Value {
     config
 }
 
+/// Annotations by which crun does something else than the bundle says begin so.
+const OF_CRUN: &str = "run.oci.";
+/// Those of them that leave filter, namespaces and descriptors alone.
+const HARMLESS: [&str; 6] = [
+    "run.oci.delegate-cgroup",
+    "run.oci.keep_original_groups",
+    "run.oci.mount_context_type",
+    "run.oci.systemd.force_cgroup_v1",
+    "run.oci.systemd.subgroup",
+    "run.oci.timens_offset",
+];
+
+/// Nothing in it has the runtime take another filter than the bundle's, or hand descriptors elsewhere.
+pub fn asks_nothing_more(config: &Value) -> Result<(), Wrong> {
+    let all = config.pointer("/annotations").and_then(Value::as_object);
+    let mut names = all.into_iter().flat_map(Map::keys);
+    let asks = |name: &&String| name.starts_with(OF_CRUN) && !HARMLESS.contains(&name.as_str());
+    match names.find(asks) {
+        None => Ok(()),
+        Some(name) => Err(Wrong::new(
+            format!("the annotation {name} has the runtime do something else than the bundle says"),
+            "take it out: a container of circuits runs under the bundle's filter alone",
+        )),
+    }
+}
+
+/// What is looked at and replaced, by its names.
+const NAMES: [&str; 26] = [
+    "annotations",
+    "linux",
+    "namespaces",
+    "type",
+    "path",
+    "uidMappings",
+    "gidMappings",
+    "containerID",
+    "hostID",
+    "size",
+    "seccomp",
+    "defaultAction",
+    "defaultErrnoRet",
+    "architectures",
+    "flags",
+    "listenerPath",
+    "listenerMetadata",
+    "syscalls",
+    "names",
+    "name",
+    "action",
+    "errnoRet",
+    "args",
+    "index",
+    "op",
+    "value",
+];
+
+/// Every runtime finds under these names what is found here. Those in Go take a name of other letters for the same
+/// (`Seccomp`, and with U+017F `ſeccomp`).
+pub fn is_read_alike(config: &Value) -> Result<(), Wrong> {
+    let is_one = |name: &str| {
+        let other = |of: &&str| of.eq_ignore_ascii_case(name) && *of != name;
+        !name.is_ascii() || NAMES.iter().any(|of| other(&of))
+    };
+    match config {
+        Value::Object(all) => {
+            if let Some(name) = all.keys().find(|name| is_one(name)) {
+                return Err(Wrong::new(
+                    format!("runtimes read the name {name:?} in different ways"),
+                    "write it as the runtime specification does, or take it out",
+                ));
+            }
+            // What these are called is their maker's matter.
+            let free = ["annotations", "sysctl", "unified"];
+            let mut parts = all
+                .iter()
+                .filter(|(name, _)| !free.contains(&name.as_str()));
+            parts.try_for_each(|(_, part)| is_read_alike(part))
+        }
+        Value::Array(all) => all.iter().try_for_each(is_read_alike),
+        _ => Ok(()),
+    }
+}
+
 fn linux(config: &mut Value) -> Option<&mut Map<String, Value>> {
     config.get_mut("linux")?.as_object_mut()
 }
@@ -179,6 +262,34 @@ mod tests {
             network: "/n".into(),
             users: json!([{ "containerID": 0, "hostID": 0, "size": 1 }]),
             groups: json!([{ "containerID": 0, "hostID": 0, "size": 1 }]),
+        }
+    }
+
+    #[test]
+    fn what_a_runtime_might_read_otherwise_is_refused() {
+        let good = json!({
+            "annotations": { "Seccomp": "ſ", "run.oci.systemd.subgroup": "x" },
+            "linux": { "sysctl": { "Net.x": "1" }, "seccomp": { "syscalls": [{ "names": ["x"] }] } },
+            "process": { "args": ["ſ"] },
+        });
+        assert_eq!(is_read_alike(&good), Ok(()));
+        assert_eq!(asks_nothing_more(&good), Ok(()));
+        for bad in [
+            json!({ "Linux": {} }),
+            json!({ "linux": { "nameſpaces": [] } }),
+            json!({ "linux": { "Seccomp": {} } }),
+            json!({ "linux": { "seccomp": { "syscalls": [{ "NAMES": ["x"] }] } } }),
+            json!({ "linux": { "namespaces": [{ "Path": "/x" }] } }),
+        ] {
+            assert!(is_read_alike(&bad).is_err(), "{bad}");
+        }
+        for name in [
+            "run.oci.seccomp_bpf_data",
+            "run.oci.seccomp.receiver",
+            "run.oci.handler",
+        ] {
+            let bad = json!({ "annotations": { name: "x" } });
+            assert!(asks_nothing_more(&bad).is_err(), "{name}");
         }
     }
 

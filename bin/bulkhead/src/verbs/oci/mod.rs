@@ -20,7 +20,7 @@ use std::process::Command;
 
 /// What a bundle names its endpoint by.
 const ANNOTATION: &str = "bulkhead.endpoint";
-/// Options before the command that have a value after them.
+/// A runtime's options before the command, as crun and runc have them: those with a value.
 const WITH_VALUE: [&str; 7] = [
     "--root",
     "--log",
@@ -30,6 +30,26 @@ const WITH_VALUE: [&str; 7] = [
     "--criu",
     "--rootless",
 ];
+/// And those without.
+const ALONE: [&str; 6] = [
+    "--debug",
+    "--systemd-cgroup",
+    "--help",
+    "-h",
+    "--version",
+    "-v",
+];
+/// Options of `create` and `run` with a value, but for the bundle.
+const OF_RUN: [&str; 3] = ["--console-socket", "--pid-file", "--preserve-fds"];
+/// And those without.
+const OF_RUN_ALONE: [&str; 6] = [
+    "--detach",
+    "-d",
+    "--keep",
+    "--no-new-keyring",
+    "--no-pivot",
+    "--no-subreaper",
+];
 /// What is the real runtime's alone.
 const PASSED: [&str; 13] = [
     "start", "kill", "delete", "state", "list", "ps", "pause", "resume", "update", "events",
@@ -38,7 +58,7 @@ const PASSED: [&str; 13] = [
 
 /// Replaces this process by the runtime. Returns only when it could not.
 pub async fn oci(oci: &Oci, client: &Client, api: &Path) -> Result<Exit, Trouble> {
-    match command_of(&oci.arguments) {
+    match command_of(&oci.arguments)? {
         Some((at, "create" | "run")) => {
             prepare(oci, oci.arguments.get(at + 1..), client, api).await?;
         }
@@ -70,8 +90,9 @@ pub async fn oci(oci: &Oci, client: &Client, api: &Path) -> Result<Exit, Trouble
     ))
 }
 
-/// The runtime's command, and where it is.
-fn command_of(words: &[OsString]) -> Option<(usize, &str)> {
+/// The runtime's command, and where it is. An option that is not known might have what follows for its value, and the
+/// runtime another command than the one that is found.
+fn command_of(words: &[OsString]) -> Result<Option<(usize, &str)>, Trouble> {
     let mut is_value = false;
     for (at, word) in words.iter().enumerate() {
         let text = word.to_str().unwrap_or("?");
@@ -79,28 +100,36 @@ fn command_of(words: &[OsString]) -> Option<(usize, &str)> {
             continue;
         }
         if !text.starts_with('-') {
-            return Some((at, text));
+            return Ok(Some((at, text)));
         }
         is_value = WITH_VALUE.contains(&text);
+        let is_whole = text.starts_with("--") && text.contains('=');
+        if !is_value && !is_whole && !ALONE.contains(&text) {
+            return Err(unclear(
+                text,
+                "options of the runtime itself as --NAME=VALUE",
+            ));
+        }
     }
-    None
+    Ok(None)
 }
 
-/// The bundle that a command is about, by its options.
+/// The bundle that `create` or `run` is about. Runtimes read options that are shortened, joined, or behind the
+/// container's name in different ways, and might take another bundle, or another file, than the one that is prepared.
 fn bundle_of(words: &[OsString]) -> Result<PathBuf, Trouble> {
+    const WRITE: &str =
+        "write --bundle PATH, and what else there is as --NAME VALUE, before the container's name";
     let mut bundle = PathBuf::from(".");
+    let mut is_named = false;
     let mut words = words.iter();
     while let Some(word) = words.next() {
         let text = word.to_str().unwrap_or("?");
         let (name, value) = match text.split_once('=') {
-            Some((name, value)) => (name, Some(OsStr::new(value))),
-            None => (text, None),
+            Some((name, value)) if name.starts_with("--") => (name, Some(OsStr::new(value))),
+            _ => (text, None),
         };
+        let is_bundle = ["--bundle", "-b"].contains(&name);
         match name {
-            "--bundle" | "-b" if name != "-b" || value.is_none() => {
-                let value = value.or_else(|| words.next().map(OsString::as_os_str));
-                bundle = value.map_or(bundle, PathBuf::from);
-            }
             "--config" | "-f" => {
                 return Err(Trouble::new(
                     Exit::Usage,
@@ -110,18 +139,24 @@ fn bundle_of(words: &[OsString]) -> Result<PathBuf, Trouble> {
                     "name the bundle by --bundle",
                 ));
             }
-            // The runtime might take it for another bundle than the one that is prepared.
-            _ if text.starts_with("-b") || (text.len() > 2 && "--bundle".starts_with(name)) => {
-                return Err(Trouble::new(
-                    Exit::Usage,
-                    format!("{text}: which bundle that is runtimes read in different ways"),
-                    "write --bundle PATH",
-                ));
+            _ if !name.starts_with('-') => is_named = true,
+            _ if is_named => return Err(unclear(text, WRITE)),
+            _ if is_bundle || OF_RUN.contains(&name) => {
+                let value = value.or_else(|| words.next().map(OsString::as_os_str));
+                if is_bundle {
+                    bundle = value.map_or(bundle, PathBuf::from);
+                }
             }
-            _ => {}
+            _ if OF_RUN_ALONE.contains(&text) => {}
+            _ => return Err(unclear(text, WRITE)),
         }
     }
     Ok(bundle)
+}
+
+fn unclear(option: &str, advice: &str) -> Trouble {
+    let what = format!("{option}: not known, and runtimes may read it in different ways");
+    Trouble::new(Exit::Usage, what, advice)
 }
 
 /// Makes the namespaces and has the bundle name them, and enters the scope.
@@ -134,7 +169,6 @@ async fn prepare(
     let path = bundle_of(words.unwrap_or_default())?.join("config.json");
     let (text, before) = read(&path)?;
     let mut config = bundle::original(before);
-    let endpoint = endpoint(oci.endpoint.as_ref(), &config, &path)?;
     let wrong = |why: bundle::Wrong| {
         Trouble::new(
             Exit::Usage,
@@ -142,6 +176,9 @@ async fn prepare(
             why.advice,
         )
     };
+    bundle::is_read_alike(&config).map_err(wrong)?;
+    bundle::asks_nothing_more(&config).map_err(wrong)?;
+    let endpoint = endpoint(oci.endpoint.as_ref(), &config, &path)?;
     let (users, groups) = bundle::ids(&config).map_err(wrong)?;
 
     // What a runtime is told to preserve.
@@ -341,28 +378,51 @@ mod tests {
 
     #[test]
     fn a_runtimes_command_is_found_behind_its_options() {
-        let found = |line: &str| command_of(&words(line)).map(|(_, word)| word.to_owned());
-        assert_eq!(found("run -b x t").as_deref(), Some("run"));
+        let found = |line: &str| match command_of(&words(line)) {
+            Ok(found) => found.map_or("none".to_owned(), |(_, word)| word.to_owned()),
+            Err(_) => "unclear".to_owned(),
+        };
+        assert_eq!(found("run -b x t"), "run");
         // As podman and containerd have it.
         let conmon =
             "--cgroup-manager=disabled --root /run --log-format json --debug create --bundle /b id";
-        assert_eq!(found(conmon).as_deref(), Some("create"));
-        // A value that looks like a command is none, and what follows an unknown option is not
-        // passed for a command that is harmless.
-        assert_eq!(found("--root run delete id").as_deref(), Some("delete"));
-        assert_eq!(found("--new value create id").as_deref(), Some("value"));
-        assert_eq!(found("--version"), None);
+        assert_eq!(found(conmon), "create");
+        // A value that looks like a command is none.
+        assert_eq!(found("--root run delete id"), "delete");
+        assert_eq!(found("--version"), "none");
+        assert_eq!(found("--new=value create id"), "create");
+        // What follows an unknown option may be its value, or the command.
+        for line in [
+            "--new delete create id",
+            "--roo delete create id",
+            "-r/x run id",
+            "-x=y run id",
+        ] {
+            assert_eq!(found(line), "unclear", "{line}");
+        }
     }
 
     #[test]
     fn a_bundle_is_named_or_here() {
         let of = |line: &str| bundle_of(&words(line)).ok();
         assert_eq!(of("id").as_deref(), Some(Path::new(".")));
-        for line in ["-b /x id", "--bundle /x id", "--bundle=/x --pid-file p id"] {
+        for line in [
+            "-b /x id",
+            "--bundle /x id",
+            "--bundle=/x --pid-file p id",
+            "-d --preserve-fds=1 --no-pivot --console-socket s -b /x id",
+        ] {
             assert_eq!(of(line).as_deref(), Some(Path::new("/x")), "{line}");
         }
         for line in [
             "--config other.json id",
+            "--conf=other.json id",
+            "-fother.json id",
+            "-db /y id",
+            "-b /x id -b /y",
+            "-b /x -- id",
+            "-b /x --new=value id",
+            "-b /x --detach=false id",
             "-b/x id",
             "-b=/x id",
             "-bundle /x id",
