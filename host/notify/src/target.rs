@@ -7,6 +7,7 @@
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_cookie;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+use std::cell::OnceCell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -57,6 +58,8 @@ pub enum OpenError {
 pub struct Target {
     thread: Pid,
     pidfd: OwnedFd,
+    /// What tells it from others of its number, once it was asked for.
+    own: OnceCell<u32>,
 }
 
 impl AsFd for Target {
@@ -84,7 +87,11 @@ impl Target {
             opened => opened,
         };
         match opened {
-            Ok(pidfd) => Ok(Target { thread, pidfd }),
+            Ok(pidfd) => Ok(Target {
+                thread,
+                pidfd,
+                own: OnceCell::new(),
+            }),
             Err(Errno::SRCH) => Err(OpenError::Gone),
             Err(errno) => Err(OpenError::Refused(errno)),
         }
@@ -99,7 +106,8 @@ impl Target {
     /// before): twenty bits of what the kernel counts threads by.
     pub fn own(&self) -> u32 {
         const BITS: u64 = (1 << 20) - 1;
-        rustix::fs::fstat(&self.pidfd).map_or(0, |it| (it.st_ino & BITS) as u32)
+        let ask = || rustix::fs::fstat(&self.pidfd).map_or(0, |it| (it.st_ino & BITS) as u32);
+        *self.own.get_or_init(ask)
     }
 
     /// Copies the program's memory from an address on, all of `into` or nothing that
