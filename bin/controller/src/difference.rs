@@ -142,7 +142,7 @@ impl Difference {
                 Step::Destroy(key, body) | Step::Remove(key, body) => changes.push(change(
                     "destroy",
                     body.map_or_else(|| format!("{key:?}"), |body| body.name()),
-                    "no longer in the spec".into(),
+                    format!("no longer in the spec{}", existing.left_with(key)),
                 )),
                 Step::Install(image, _)
                     if !existing.images.contains_key(&image.target) && image.target != FABRIC => {}
@@ -269,6 +269,24 @@ fn place(body: &CreatePort) -> String {
         body.interface.as_str(),
         body.namespace.as_str()
     )
+}
+
+impl Existing<'_> {
+    /// What comes of programs of circuits that are in something that goes.
+    fn left_with(&self, key: &Key) -> &'static str {
+        let bodies = self.bodies.into_iter().flatten();
+        let has = |(port, body): (&Key, &Object)| {
+            let is_in = match (key, port) {
+                (Key::Compartment(id), Key::Port(of, _)) => id == of,
+                _ => key == port,
+            };
+            is_in && matches!(body, Object::Port(body) if has_circuits(body))
+        };
+        match bodies.into_iter().any(has) {
+            true => ": its programs' circuits end, and they are left behind",
+            false => "",
+        }
+    }
 }
 
 fn has_circuits(body: &CreatePort) -> bool {

@@ -23,13 +23,16 @@ mod udp;
 use command::verbs::ROLE_PROXY;
 use confine::Profile;
 use proxy::Proxy;
+use rustix::process::{Resource, getrlimit};
 use std::fmt::Display;
 use std::process::ExitCode;
 use worker::start;
 
 fn main() -> ExitCode {
+    // Confined, it may not ask any more.
+    let files = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
     match start(Profile::Proxy, ROLE_PROXY) {
-        Ok(control) => match Proxy::new(control).and_then(|mut proxy| proxy.run()) {
+        Ok(control) => match Proxy::new(control, files).and_then(|mut proxy| proxy.run()) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => said(error),
         },

@@ -18,10 +18,13 @@ use seqpacket::{Fds, Socket};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::error::Error;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 use worker::clock::{monotonic, timespec};
 
+/// Descriptors that no connection, socket or circuit takes, of as many as there may be: what the operator hands over
+/// needs some, and is cut off where there is none.
+const SPARE: u64 = 64;
 /// Connections at most, joined and not.
 const MOST: usize = 4096;
 /// Those that nobody has joined yet.
@@ -78,14 +81,16 @@ pub struct Proxy {
     metering: Metering,
     datagrams: Datagrams,
     next: u64,
+    /// Descriptors from this number on are spare.
+    spare: u64,
 }
 
 impl Proxy {
-    /// One that knows nobody but the supervisor.
+    /// One that knows nobody but the supervisor, and may have so many descriptors.
     ///
     /// # Errors
     /// The kernel's.
-    pub fn new(control: Socket) -> Result<Proxy, Box<dyn Error>> {
+    pub fn new(control: Socket, files: u64) -> Result<Proxy, Box<dyn Error>> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let proxy = Proxy {
             control,
@@ -101,6 +106,7 @@ impl Proxy {
             metering: Metering::default(),
             datagrams: Datagrams::new(Instant::now()),
             next: 1,
+            spare: files.min(confine::FILES).saturating_sub(SPARE),
         };
         proxy.watch(&proxy.control, CONTROL, EventFlags::IN)?;
         Ok(proxy)
@@ -129,7 +135,7 @@ impl Proxy {
                     CONTROL => {}
                     // A capture that began before a circuit did shows it from its beginning.
                     LINK if !self.obey()? => return Ok(()),
-                    LINK => self.hear(),
+                    LINK => self.hear()?,
                     LISTENER => self.meet(number),
                     BEGUN => self.begun(number),
                     METERED => self.metering.stirred(number),
@@ -209,7 +215,7 @@ impl Proxy {
     fn begin_link(&mut self, link: Socket, interface: u32) -> Result<(), Errno> {
         // What it gave before it died is here: circuits' ends, which nobody else has.
         if guard!("proxy-last-words") {
-            self.hear();
+            let _ = self.hear();
         }
         self.end_link();
         self.watch(&link, LINK, EventFlags::IN)?;
@@ -230,15 +236,24 @@ impl Proxy {
     }
 
     /// What the operator says.
-    fn hear(&mut self) {
+    ///
+    /// # Errors
+    /// It is no word of an operator's. A link is made for a process that begins, so this one is to end.
+    fn hear(&mut self) -> Result<(), seqpacket::Error> {
         // Bound: what it has sent, which the socket limits.
         while let Some(link) = &self.link {
             match link.recv() {
-                Ok(None) => return,
+                Ok(None) => break,
                 Ok(Some((message, fds))) => self.take(&message, fds),
-                Err(_) => return self.end_link(),
+                Err(seqpacket::Error::Closed) => self.end_link(),
+                Err(error) => return Err(error),
             }
         }
+        Ok(())
+    }
+
+    fn has_room(&self, newest: impl AsFd) -> bool {
+        has_room(newest, self.spare)
     }
 
     fn take(&mut self, message: &Message, fds: Fds) {
@@ -279,6 +294,7 @@ impl Proxy {
         let number = self.number();
         let heard = self.datagrams.hear(at, number, self.interface);
         let heard = heard.and_then(|fd| match fd {
+            Some(fd) if !has_room(fd, self.spare) => Err(Errno::NFILE),
             Some(fd) => {
                 let data = EventData::new_u64(DATAGRAMS | number);
                 epoll::add(&self.epoll, fd, data, EventFlags::IN)
@@ -293,6 +309,9 @@ impl Proxy {
 
     fn convey(&mut self, body: &Convey, far: OwnedFd) {
         let (number, now) = (self.number(), Instant::now());
+        if !self.has_room(&far) {
+            return;
+        }
         let data = EventData::new_u64(DATAGRAMS | number);
         let conveyed = self.datagrams.convey(body, far, number, now);
         if conveyed
@@ -337,7 +356,8 @@ impl Proxy {
 
     /// A circuit that is not carried is closed, at both its ends.
     fn carry(&mut self, body: &Metered, ends: [OwnedFd; 2]) {
-        if self.is_full() || !ends.iter().all(is_nonblocking) {
+        let is_one = |end: &OwnedFd| is_nonblocking(end) && self.has_room(end);
+        if self.is_full() || !ends.iter().all(is_one) {
             return;
         }
         let number = self.number();
@@ -373,6 +393,9 @@ impl Proxy {
         let from = tcp::address(body.from, body.from_port);
         let to = tcp::address(body.to, body.to_port);
         let fd = tcp::begin(&from, &to, self.interface)?;
+        if !self.has_room(&fd) {
+            return Err(Errno::NFILE);
+        }
         let number = self.number();
         self.watch(&fd, BEGUN | number, EventFlags::OUT | EventFlags::ET)?;
         self.begun.insert(number, body.id);
@@ -430,6 +453,9 @@ impl Proxy {
         }
         let at = tcp::address(body.ip, body.port);
         let fd = tcp::serve(&at, body.backlog, body.only6 != 0, self.interface)?;
+        if !self.has_room(&fd) {
+            return Err(Errno::NFILE);
+        }
         let number = self.number();
         self.watch(&fd, LISTENER | number, EventFlags::IN)?;
         self.served.insert(number, (body.id, fd));
@@ -445,7 +471,7 @@ impl Proxy {
             let (at, Ok((fd, from, to))) = (*at, tcp::accept(served)) else {
                 return;
             };
-            if self.is_full() {
+            if self.is_full() || !self.has_room(&fd) {
                 tcp::resets(&fd);
                 continue;
             }
@@ -477,7 +503,7 @@ impl Proxy {
 
     fn join(&mut self, tcp: OwnedFd, circuit: OwnedFd) {
         // One that blocks would have all others wait.
-        if !is_nonblocking(&circuit) {
+        if !is_nonblocking(&circuit) || !self.has_room(&circuit) {
             return tcp::resets(&tcp);
         }
         let Ok(joined) = Joined::new(tcp, circuit) else {
@@ -527,6 +553,12 @@ impl Proxy {
     }
 }
 
+/// Whether this descriptor, the newest, leaves the spare ones alone: the kernel gives the lowest number that is free.
+fn has_room(newest: impl AsFd, spare: u64) -> bool {
+    let number = newest.as_fd().as_raw_fd().unsigned_abs();
+    u64::from(number) < spare || !guard!("proxy-descriptors")
+}
+
 fn is_nonblocking(fd: &OwnedFd) -> bool {
     fcntl_getfl(fd).is_ok_and(|flags| flags.contains(OFlags::NONBLOCK))
 }
@@ -550,7 +582,7 @@ mod tests {
     fn linked() -> (Proxy, Socket) {
         let (control, _) = Socket::pair().unwrap();
         let (link, operator) = Socket::pair().unwrap();
-        let mut proxy = Proxy::new(control).unwrap();
+        let mut proxy = Proxy::new(control, u64::MAX).unwrap();
         proxy.begin_link(link, 1).unwrap();
         (proxy, operator)
     }
@@ -583,11 +615,11 @@ mod tests {
             ..relay(5)
         };
         operator.send(&Message::new(0, &body), &[]).unwrap();
-        proxy.hear();
+        proxy.hear().unwrap();
         assert_eq!(proxy.waits.len(), 1);
         let (_far, _) = listener.accept().unwrap();
         drop(operator);
-        proxy.hear();
+        proxy.hear().unwrap();
         assert!(proxy.link.is_none() && proxy.waits.is_empty());
         // Nobody is left to be told.
         proxy.relayed(5, Ok(()));
@@ -647,8 +679,56 @@ mod tests {
             waits(&mut proxy, 9);
             let message = Message::new(0, &Join { id: 9 });
             operator.send(&message, &[near.as_fd()]).unwrap();
-            proxy.hear();
+            proxy.hear().unwrap();
             assert_eq!(proxy.joined.len(), joined);
         }
+    }
+
+    /// A message whose descriptors find no number has none, and is no operator's.
+    #[test]
+    fn no_load_takes_the_descriptors_that_an_operators_words_need() {
+        let (mut proxy, operator) = linked();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let (to, to_port) = tcp::numbers(listener.local_addr().unwrap());
+        let to = |id| Relay {
+            to,
+            to_port,
+            ..relay(id)
+        };
+        let asks = |proxy: &mut Proxy, id: u64| {
+            let pair = || {
+                let (near, far) = std::os::unix::net::UnixStream::pair().unwrap();
+                near.set_nonblocking(true).unwrap();
+                (near, far)
+            };
+            let ((one, a), (other, b)) = (pair(), pair());
+            waits(proxy, id);
+            let join = Message::new(0, &Join { id });
+            operator.send(&join, &[one.as_fd()]).unwrap();
+            let body = Metered {
+                id,
+                ..Metered::default()
+            };
+            let ends = [one.as_fd(), other.as_fd()];
+            operator.send(&Message::new(0, &body), &ends).unwrap();
+            proxy.hear().unwrap();
+            let begun = proxy.begin(&to(id + 1));
+            ([a, b], [proxy.joined.len(), proxy.metering.len()], begun)
+        };
+        let spare = std::mem::replace(&mut proxy.spare, 0);
+        let (_ends, has, begun) = asks(&mut proxy, 10);
+        assert_eq!((has, begun), ([0, 0], Err(Errno::NFILE)));
+        proxy.spare = spare;
+        let (_ends, has, begun) = asks(&mut proxy, 20);
+        assert_eq!((has, begun), ([1, 1], Ok(())));
+    }
+
+    /// Nobody makes it another link.
+    #[test]
+    fn what_is_no_operators_word_ends_it() {
+        let (mut proxy, operator) = linked();
+        let short = rustix::net::send(&operator, b"short", rustix::net::SendFlags::empty());
+        assert_eq!(short, Ok(5));
+        assert!(proxy.hear().is_err());
     }
 }

@@ -185,8 +185,8 @@ fn is_innate(name: &str) -> bool {
     FALLBACK.contains(&name)
 }
 
-/// Open files: each channel takes up to 8, and SCM_RIGHTS counts against it.
-const FILES: u64 = 65_536;
+/// Open files of a process at most: each channel takes up to 8, and SCM_RIGHTS counts against it.
+pub const FILES: u64 = 65_536;
 /// The verifier's report and its texts for the solver, sealed memory, may each have so many.
 const REPORT_BYTES: u64 = 16 << 20;
 /// What a front end is known again by is a page of memory, a file to this limit.

@@ -27,7 +27,7 @@ mod spawn;
 mod speculation;
 
 pub use cgroup::{Cgroup, Limits};
-pub use enter::{OPERATOR_PROCESSES, OPERATOR_TASKS, StageError, enter, enter_until};
+pub use enter::{FILES, OPERATOR_PROCESSES, OPERATOR_TASKS, StageError, enter, enter_until};
 pub use features::{Feature, Found, features, weaker};
 pub use inherited::descriptor;
 pub use observe::{Observed, exit_status, observe};

@@ -151,23 +151,23 @@ impl Prepared {
     }
 }
 
-/// Nothing of the program connects to an abstract AF_UNIX name that is bound outside of it
-/// (landlock(7), Linux 6.12). Of a circuit that is all there is between it and a listener whose
-/// name it has seen: recvfrom(2) shows it. For good, for the calling thread and all that comes of
+/// Nothing of the program connects to an abstract AF_UNIX name that is bound outside of it, or signals
+/// who is outside (landlock(7), Linux 6.12). Of a circuit the first is all there is between it and a listener whose
+/// name it has seen: recvfrom(2) shows it. The second is all there is between who has root's number and the host's processes. For good, for the calling thread and all that comes of
 /// it; it takes CAP_SYS_ADMIN or no_new_privs.
 ///
 /// # Errors
 /// What the kernel says: NOSYS, OPNOTSUPP or INVAL where it has no such scope.
 pub fn scope() -> Result<(), Errno> {
-    /// struct landlock_ruleset_attr: files, ports, scopes.
-    const ABSTRACT: [u64; 3] = [0, 0, 1];
+    /// struct landlock_ruleset_attr: files, ports, scopes (names, signals).
+    const SCOPES: [u64; 3] = [0, 0, 1 | 2];
     // SAFETY: the kernel reads the attributes, whose size is beside them; the descriptor is new
     // and ours.
     unsafe {
         let rules = libc::syscall(
             libc::SYS_landlock_create_ruleset,
-            ABSTRACT.as_ptr(),
-            size_of_val(&ABSTRACT),
+            SCOPES.as_ptr(),
+            size_of_val(&SCOPES),
             0_u32,
         );
         if rules < 0 {

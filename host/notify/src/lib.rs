@@ -37,7 +37,7 @@ pub use listener::{
 };
 pub use option::{name_of, option, refuse_descriptors, set_option};
 pub use owner::{is_within, owners, share_descriptors, user_namespace, user_namespace_at_once};
-pub use run::{Ids, Namespaces, Plan, Running, Started, User, namespaces, start};
+pub use run::{Ids, Namespaces, OWN, Plan, Running, Started, User, namespaces, start};
 pub use target::{OpenError, PIECES, Target, copying};
 
 /// The kernel's error numbers, as answered to programs.

@@ -15,6 +15,7 @@ use std::ffi::{CString, OsString};
 use std::fs;
 use std::io::{self, IoSliceMut};
 use std::net::IpAddr;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::process::ExitStatusExt;
@@ -269,7 +270,22 @@ fn environment(plan: &Plan) -> Result<Vec<CString>, Error> {
     all.collect::<Result<_, _>>().map_err(|_| Error::Argument)
 }
 
-/// Maps these ids, or all that there are here to themselves.
+/// Ids of Bulkhead's processes, of whatever instance (docs/decisions/0006). No program has them: who has one may signal
+/// and bound whoever has the same.
+pub const OWN: Range<u32> = 0x7000_0000..0x7ffe_0000;
+
+/// Lines of a map of so many ids to themselves, without [`OWN`].
+fn without_own(first: u64, count: u64) -> String {
+    let (begin, end) = (u64::from(OWN.start), u64::from(OWN.end));
+    let last = first + count;
+    let parts = [(first, last.min(begin)), (first.max(end), last)];
+    let parts = parts.into_iter().filter(|(first, last)| first < last);
+    parts
+        .map(|(first, last)| format!("{first} {first} {}\n", last - first))
+        .collect()
+}
+
+/// Maps these ids, or all that there are here to themselves, but for [`OWN`].
 fn map(pid: Pid, file: &'static str, ids: &[Ids]) -> Result<(), Error> {
     let write = || {
         let own = fs::read_to_string(format!("/proc/self/{file}"))?;
@@ -277,7 +293,7 @@ fn map(pid: Pid, file: &'static str, ids: &[Ids]) -> Result<(), Error> {
         let lines = own.lines().filter_map(|line| {
             let mut words = line.split_whitespace();
             let (first, count) = (words.next()?, words.nth(1)?);
-            Some(format!("{first} {first} {count}\n"))
+            Some(without_own(first.parse().ok()?, count.parse().ok()?))
         });
         let given = ids
             .iter()
@@ -356,4 +372,18 @@ fn hear(line: &OwnedFd) -> Result<Option<Report>, Error> {
 
 fn host(what: &'static str) -> impl FnOnce(Errno) -> Error {
     move |errno| Error::Host { what, errno }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_program_has_an_id_of_ours() {
+        let whole = "0 0 1879048192\n2147352576 2147352576 2147614719\n";
+        assert_eq!(without_own(0, 4_294_967_295), whole);
+        assert_eq!(without_own(0, 65_536), "0 0 65536\n");
+        assert_eq!(without_own(0x7000_0001, 5), "");
+        assert_eq!(without_own(0x6fff_ffff, 5), "1879048191 1879048191 1\n");
+    }
 }

@@ -101,3 +101,44 @@ for name in (16, 28, 34, 76, 83):
     assert_eq!(said, "16 1 16 0 28 92 28 92 34 1 34 0 76 1 76 0 83 1 83 0 ");
     assert_eq!(scene.operator(), before, "{}", scene.instance.log());
 }
+
+/// Without `--user` it has root's number, and all numbers but those of Bulkhead's own processes.
+#[test]
+fn nobody_outside_is_signalled_and_no_number_of_ours_is_had() {
+    let scene = Scene::of(OPEN);
+    let _web = scene.start("web", "{peer} serve 80", "serving");
+    let status = scene.instance.ask(&["status"]).unwrap();
+    let operator = status["compartments"][0]["operator"]["pid"]
+        .as_u64()
+        .unwrap();
+    let of = std::fs::read_to_string(format!("/proc/{operator}/status")).unwrap();
+    let uid = of.lines().find_map(|line| line.strip_prefix("Uid:"));
+    let uid = uid.unwrap().split_whitespace().next().unwrap();
+    scene.file(
+        "tries.py",
+        "import errno, os, signal, subprocess, sys
+def tries(act):
+    try: act()
+    except OSError as error: return errno.errorcode[error.errno]
+    return 'done'
+child = subprocess.Popen(['sleep', '60'])
+print(*[tries(lambda: os.kill(pid, 0)) for pid in (os.getppid(), int(sys.argv[1]), child.pid)])
+child.kill()
+print(child.wait(), tries(lambda: os.setresuid(1234, 1234, 0)), tries(lambda: os.setresuid(0, 0, 0)))
+print(tries(lambda: os.setresuid(*[int(sys.argv[2])] * 3)))
+",
+    );
+    let line = format!("exec python3 {{f}}/tries.py {operator} {uid}");
+    let told = scene.says("app", &line);
+    assert_eq!(told, "EPERM EPERM done\n-9 done done\nEINVAL\n");
+    for (user, why) in [
+        (format!("{uid}:{uid}"), "Bulkhead's own"),
+        (format!("1234:{uid}"), "Bulkhead's own"),
+        ("4294967295:4294967295".to_owned(), "no such user"),
+        ("1234:4294967295".to_owned(), "no such user"),
+    ] {
+        let words = ["run", "--endpoint", "red/app", "--user", &user, "--", "id"];
+        let said = scene.instance.say(&words).unwrap();
+        assert!(said.code == 2 && said.err.contains(why), "{user}: {said:?}");
+    }
+}

@@ -631,20 +631,37 @@ print(honest, floods, sum(data == b'flood' for data, _ in came) > 5, flush=True)
 ";
     const SENDS: &str = "
 import socket, sys
-s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('', 5000))
 s.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
-for _ in range(int(sys.argv[2])): s.sendto(sys.argv[1].encode(), ('10.1.1.10', 53))
+word, many, alone = sys.argv[1:]
+for _ in range(int(many)): s.sendto(word.encode(), ('10.1.1.10', 53))
+for _ in range(int(alone)): s.sendto(b'more', ('10.1.1.11', 54))
+";
+    const HEARS_ONE: &str = "
+import socket, time
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('10.1.1.11', 54)); s.connect(('10.1.1.12', 5000))
+print('hears', flush=True); time.sleep(60)
 ";
     let scene = Scene::of(OPEN);
     scene.file("waits.py", WAITS);
     scene.file("sends.py", SENDS);
-    let waits = scene.start("web", "exec python3 {f}/waits.py {f}/go", "waits");
-    scene.says("app", "python3 {f}/sends.py honest 1");
-    scene.says("few", "python3 {f}/sends.py flood 200");
-    scene.file("go", "");
-    waits.until("True");
-    let out = waits.out();
-    assert!(out.contains("['10.1.1.11'] {'10.1.1.12'} True"), "{out}");
+    scene.file("hears.py", HEARS_ONE);
+    let _hears = scene.start("app", "exec python3 {f}/hears.py", "hears");
+    // Also by what it sends to one who hears it alone, and does not read.
+    for (many, alone) in [("200", "0"), ("6", "12")] {
+        let go = format!("go-{many}");
+        let line = format!("exec python3 {{f}}/waits.py {{f}}/{go}");
+        let waits = scene.start("web", &line, "waits");
+        scene.says("app", "python3 {f}/sends.py honest 1 0");
+        scene.says(
+            "few",
+            &format!("python3 {{f}}/sends.py flood {many} {alone}"),
+        );
+        scene.file(&go, "");
+        waits.until("True");
+        let out = waits.out();
+        assert!(out.contains("['10.1.1.11'] {'10.1.1.12'} True"), "{out}");
+    }
 }
 
 /// A signal may end a call that the operator has done: what it took is for the next. And what a

@@ -80,9 +80,7 @@ pub async fn run(run: &Run, api: &Path) -> Result<Exit, Trouble> {
                     "its compartment has as many programs as it may (4,096, or its part of what the daemon may have open): end some"
                 }
                 Errno::AGAIN => "too many programs start, or end, at a time: try once more",
-                _ => {
-                    "it is started again by itself: try once more; `bulkhead events` says what it died of"
-                }
+                _ => NOT_THERE,
             },
         ));
     }
@@ -292,11 +290,14 @@ fn hear<B: command::Body>(socket: &Socket) -> Result<B, Trouble> {
     }
 }
 
+/// Of an operator that does not answer.
+const NOT_THERE: &str = "it is started again by itself, and again where it cannot be: try once more, or see the daemon's log";
+
 fn lost(what: &str) -> Trouble {
     Trouble::new(
         Exit::Failed,
         format!("the tenant's operator: {what}"),
-        "it is started again by itself: try once more; `bulkhead events` says what it died of",
+        NOT_THERE,
     )
 }
 
@@ -309,6 +310,21 @@ fn shown(address: &[u8; 16]) -> (IpAddr, u8) {
 
 /// A user by name or number, with its groups as the host has them, and what its programs know it by.
 fn user(text: &str) -> Result<(User, Vec<Variable>), Trouble> {
+    let (user, variables) = who(text)?;
+    match [user.uid, user.gid]
+        .iter()
+        .any(|id| notify::OWN.contains(id))
+    {
+        false => Ok((user, variables)),
+        true => Err(Trouble::new(
+            Exit::Usage,
+            format!("--user {text}: this is a number of Bulkhead's own processes"),
+            "numbers from 1879048192 to 2147352575 are nobody else's",
+        )),
+    }
+}
+
+fn who(text: &str) -> Result<(User, Vec<Variable>), Trouble> {
     let unknown = || {
         Trouble::new(
             Exit::Usage,
@@ -317,14 +333,12 @@ fn user(text: &str) -> Result<(User, Vec<Variable>), Trouble> {
         )
     };
     if let Some((uid, gid)) = text.split_once(':') {
-        let (uid, gid) = (uid.parse().ok(), gid.parse().ok());
-        return uid
-            .zip(gid)
-            .map(|(uid, gid): (u32, u32)| {
-                let (groups, name) = (Vec::new(), uid.to_string());
-                (User { uid, gid, groups }, known_as("/", &name))
-            })
-            .ok_or_else(unknown);
+        // To the kernel the last number means that nothing changes.
+        let number = |word: &str| word.parse().ok().filter(|it: &u32| *it != u32::MAX);
+        let numbers = number(uid).zip(number(gid));
+        let (uid, gid) = numbers.ok_or_else(unknown)?;
+        let (groups, name) = (Vec::new(), uid.to_string());
+        return Ok((User { uid, gid, groups }, known_as("/", &name)));
     }
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let (people, groups) = (read("/etc/passwd"), read("/etc/group"));

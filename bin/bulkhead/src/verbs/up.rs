@@ -8,6 +8,20 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+/// The daemon's programs, each in the folder of this one.
+const DAEMON: [&str; 11] = [
+    "auditor",
+    "controller",
+    "fabric",
+    "keeper",
+    "operator",
+    "proxy",
+    "solver",
+    "supervisor",
+    "switch",
+    "verifier",
+    "vhost",
+];
 /// How long a daemon may take from its start to its first answer.
 const PATIENCE: Duration = Duration::from_secs(15);
 
@@ -119,6 +133,10 @@ fn holder(run_dir: &Path) -> Option<u32> {
 
 /// The keeper's command line.
 pub fn keeper(run_dir: &Path, state_dir: &Path, rootless: bool) -> Result<Command, Trouble> {
+    for name in DAEMON {
+        // One that is not there would be missed only where it is needed.
+        beside(&format!("bulkhead-{name}"))?;
+    }
     let mut command = Command::new(beside("bulkhead-keeper")?);
     command
         .arg("--run-dir")
@@ -159,4 +177,22 @@ pub fn beside(name: &str) -> Result<PathBuf, Trouble> {
         ));
     }
     Ok(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_program_of_the_daemon_is_looked_for() {
+        let bin = Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("");
+        let all = std::fs::read_dir(bin).unwrap().flatten();
+        let all = all.filter(|it| it.path().join("Cargo.toml").exists());
+        let mut all: Vec<_> = all
+            .map(|it| it.file_name().into_string().unwrap())
+            .collect();
+        all.retain(|name| name != "bulkhead");
+        all.sort();
+        assert_eq!(all, DAEMON);
+    }
 }

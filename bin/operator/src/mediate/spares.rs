@@ -81,7 +81,7 @@ impl Mediator {
     pub(super) fn free_room(&mut self, cookie: u64, fd: &OwnedFd) {
         let hears_it_alone = |receiver: u64, way: &Way| {
             let back = self.table.socket(receiver).and_then(circuit::Socket::way);
-            back.is_some_and(|back| back.remote == way.local) || !guard!("circuits-drains")
+            back.is_some_and(|back| back.remote == way.local) || !guard!("circuits-drains-own")
         };
         let sent = self.datagrams.ways.range((cookie, 0)..=(cookie, u64::MAX));
         let mut most: Vec<(u32, u64)> = sent

@@ -125,8 +125,8 @@ const NAMES: [&str; 26] = [
 /// (`Seccomp`, and with U+017F `ſeccomp`).
 pub fn is_read_alike(config: &Value) -> Result<(), Wrong> {
     let is_one = |name: &str| {
-        let other = |of: &&str| of.eq_ignore_ascii_case(name) && *of != name;
-        !name.is_ascii() || NAMES.iter().any(|of| other(&of))
+        let other = |of: &str| of.eq_ignore_ascii_case(name) && of != name;
+        !name.is_ascii() || NAMES.iter().any(|of| other(of))
     };
     match config {
         Value::Object(all) => {
@@ -175,6 +175,16 @@ pub fn ids(config: &Value) -> Result<(Vec<Ids>, Vec<Ids>), Wrong> {
         })
     };
     let (users, groups) = (of("uidMappings")?, of("gidMappings")?);
+    let is_own = |ids: &Ids| {
+        let end = u64::from(ids.outside) + u64::from(ids.count);
+        ids.outside < notify::OWN.end && end > u64::from(notify::OWN.start)
+    };
+    if users.iter().chain(&groups).any(is_own) {
+        return Err(Wrong::new(
+            "it maps ids of Bulkhead's own processes",
+            "hostID from 1879048192 to 2147352575 is nobody else's: map others",
+        ));
+    }
     if users.is_empty() != groups.is_empty() {
         return Err(Wrong::new(
             "users are mapped and groups are not, or the other way round",
@@ -262,6 +272,18 @@ mod tests {
             network: "/n".into(),
             users: json!([{ "containerID": 0, "hostID": 0, "size": 1 }]),
             groups: json!([{ "containerID": 0, "hostID": 0, "size": 1 }]),
+        }
+    }
+
+    #[test]
+    fn ids_of_ours_are_no_containers() {
+        let of = |outside: u32, size: u32| {
+            let rows = json!([{ "containerID": 0, "hostID": outside, "size": size }]);
+            ids(&json!({ "linux": { "uidMappings": rows, "gidMappings": rows } }))
+        };
+        assert!(of(100_000, 65_536).is_ok() && of(0x6fff_0000, 65_536).is_ok());
+        for (outside, size) in [(0x7000_0000, 1), (0, u32::MAX), (0x7ffd_ffff, 9)] {
+            assert!(of(outside, size).is_err(), "{outside}");
         }
     }
 

@@ -153,6 +153,29 @@ fn that_programs_lose_their_circuits_is_told_and_of_no_others() {
         let line = format!("replace endpoint red/b: changed: {why}{left}\n");
         assert!(told.contains(&line), "{told}");
     }
+    // And of what goes, alone or with its compartment.
+    const OWN: &str = "      - {name: b, subnet: web}\n";
+    let red = BASE.find("  - name: red\n").unwrap();
+    let blue = BASE.find("  - name: blue\n").unwrap();
+    let without_red = [&BASE[..red.min(blue)], &BASE[blue..]].concat();
+    for (attach, left) in [
+        (
+            "circuits",
+            ": its programs' circuits end, and they are left behind",
+        ),
+        ("fifo", ""),
+    ] {
+        let base = made(&with(attach), &World::default());
+        assert!(BASE.contains(OWN) && red < blue);
+        for (text, object) in [
+            (BASE.replace(OWN, ""), "endpoint red/b"),
+            (without_red.clone(), "compartment red"),
+        ] {
+            let told = lines(&base, &made(&text, &base));
+            let line = format!("destroy {object}: no longer in the spec{left}\n");
+            assert!(told.contains(&line), "{told}");
+        }
+    }
 }
 
 #[test]
