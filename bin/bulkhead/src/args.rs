@@ -598,7 +598,7 @@ impl std::str::FromStr for EndpointName {
                     endpoint: endpoint.into(),
                 })
             }
-            _ => Err(format!("`{text}` is not TENANT/ENDPOINT, e.g. red/web1")),
+            _ => Err(format!("`{text}` is not TENANT/NAME, e.g. red/web1")),
         }
     }
 }

@@ -140,7 +140,10 @@ fn token(cli: &Cli) -> Result<Option<String>, Trouble> {
     if text.is_empty() || !text.chars().all(|c| c.is_ascii_graphic()) {
         return Err(Trouble::new(
             Exit::Usage,
-            "what should be a token is none",
+            match &cli.token_file {
+                Some(file) => format!("{}: what should be a token is none", file.display()),
+                None => "BULKHEAD_TOKEN: what should be a token is none".to_owned(),
+            },
             "`bulkhead token create TENANT` prints one, a single word",
         ));
     }

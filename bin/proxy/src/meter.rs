@@ -264,6 +264,12 @@ impl Metering {
             .flat_map(|it| it.ends.each_ref().map(AsFd::as_fd))
     }
 
+    /// Its pipes' newest ends.
+    pub fn pipes(&self, number: u64) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let ways = self.circuits.get(&number).map(|circuit| &circuit.ways);
+        ways.into_iter().flatten().map(|way| way.pipe.newest())
+    }
+
     /// Ends one by its id.
     pub fn end(&mut self, id: u64) {
         if let Some(number) = self.by_id.get(&id).copied() {
@@ -388,6 +394,8 @@ impl Metering {
         // The slower first, and that one's turn is kept while it waits for the other's: what is kept of the
         // faster is nobody else's. All in one order, or each could keep what another waits for.
         both.sort_unstable_by_key(|(at, _)| (bytes(at).filter(|_| guard!("meter-slower")), *at));
+        let [_, (_, faster)] = &both;
+        let goes_on = matches!(faster, Turn::Has(_));
         let mut may = Some(TURN);
         for (at, turn) in both {
             let Some(pace) = self.paces.get_mut(&at) else {
@@ -402,7 +410,8 @@ impl Metering {
                 continue;
             }
             if *turn == Turn::Never && guard!("meter-rate") {
-                *turn = pace.ask(began, line, now).map_or(Turn::Waits, Turn::Has);
+                let asked = pace.ask(began, line, goes_on, now);
+                *turn = asked.map_or(Turn::Waits, Turn::Has);
                 if *turn == Turn::Waits {
                     self.awaited.insert(at);
                 }

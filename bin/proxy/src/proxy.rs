@@ -215,7 +215,9 @@ impl Proxy {
     fn begin_link(&mut self, link: Socket, interface: u32) -> Result<(), Errno> {
         // What it gave before it died is here: circuits' ends, which nobody else has.
         if guard!("proxy-last-words") {
-            let _ = self.hear();
+            if let Err(error) = self.hear() {
+                confine::say!("bulkhead-proxy: what an operator said last is lost: {error}");
+            }
         }
         self.end_link();
         self.watch(&link, LINK, EventFlags::IN)?;
@@ -365,7 +367,9 @@ impl Proxy {
         let any = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
         let watched = |end| epoll::add(&self.epoll, end, EventData::new_u64(METERED | number), any);
         let watched = joined.and_then(|()| self.metering.ends(number).try_for_each(watched));
-        if watched.is_err() {
+        // What was free below may have gone to its ends alone.
+        let has_room = self.metering.pipes(number).all(|end| self.has_room(end));
+        if watched.is_err() || !has_room {
             self.metering.end(body.id);
         }
     }
@@ -509,6 +513,9 @@ impl Proxy {
         let Ok(joined) = Joined::new(tcp, circuit) else {
             return;
         };
+        if !joined.pipes().iter().all(|end| self.has_room(end)) {
+            return;
+        }
         let number = self.number();
         let any = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
         for end in joined.ends() {

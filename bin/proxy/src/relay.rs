@@ -78,6 +78,11 @@ impl Relay {
         [self.tcp.as_fd(), self.circuit.as_fd()]
     }
 
+    /// Its pipes' newest ends.
+    pub fn pipes(&self) -> [BorrowedFd<'_>; 2] {
+        [self.out.newest(), self.back.newest()]
+    }
+
     /// Moves what there is.
     pub fn turn(&mut self) -> Turn {
         let out = self.out.turn(self.circuit.as_fd(), self.tcp.as_fd());
@@ -126,6 +131,11 @@ impl Way {
             ended: false,
             told: false,
         })
+    }
+
+    /// The end of its pipe that was made last.
+    pub fn newest(&self) -> BorrowedFd<'_> {
+        self.to.as_fd()
     }
 
     /// Bytes that the sink has taken so far.

@@ -433,7 +433,7 @@ fn bundles_that_cannot_be_one_are_refused_with_what_to_do() {
     let nobody = of("true").with("/annotations", json!({ "bulkhead.endpoint": "red/nobody" }));
     let said = nobody.run();
     assert!(
-        said.code == 3 && said.err.contains("no such endpoint of circuits"),
+        said.code == 1 && said.err.contains("there is no endpoint red/nobody"),
         "{said:?}"
     );
     let other = of("true");

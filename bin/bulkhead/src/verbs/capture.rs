@@ -37,10 +37,14 @@ pub async fn capture(capture: &Capture, client: &Client) -> Result<Exit, Trouble
     let mut body = client.stream(&path).await?;
     // What is refused leaves the file as it was.
     let mut out: Box<dyn Write> = match &capture.write {
-        Some(path) => Box::new(
-            File::create(path)
-                .map_err(|e| Trouble::new(Exit::Failed, format!("{}: {e}", path.display()), ""))?,
-        ),
+        Some(path) => Box::new(File::create(path).map_err(|e| {
+            let what = format!("{}: {e}", path.display());
+            Trouble::new(
+                Exit::Usage,
+                what,
+                "name a file that can be written by -w FILE",
+            )
+        })?),
         None => Box::new(std::io::stdout().lock()),
     };
     if circuits {

@@ -146,7 +146,11 @@ fn rendered_why(why: &Why) -> String {
 /// of what programs asked for.
 fn told_by(endpoint: &Endpoint) -> [&'static str; 3] {
     match (endpoint.kind.as_str(), endpoint.circuits) {
-        ("circuits", _) => ["REFUSED OR LOST", ">TIMES", "RECORDED BY ITS OPERATOR"],
+        ("circuits", _) => [
+            "REFUSED OR LOST",
+            ">TIMES",
+            "RECORDED BY ITS SWITCH OR OPERATOR",
+        ],
         (_, true) => [
             "DROPPED OR REFUSED",
             ">TIMES",
@@ -228,7 +232,7 @@ mod tests {
             (
                 "circuits",
                 true,
-                ["REFUSED OR LOST", "TIMES", "BY ITS OPERATOR"],
+                ["REFUSED OR LOST", "TIMES", "BY ITS SWITCH OR OPERATOR"],
                 "rames",
             ),
             (

@@ -61,9 +61,13 @@ impl Pace {
     }
 
     /// Asks for a turn, for a circuit that this slot began: its bytes, which are charged. `None`: it waits
-    /// for them from now on.
-    pub fn ask(&mut self, slot: u32, line: Line, now: Nanos) -> Option<u64> {
-        if !self.is_awaited() && self.may(slot) && self.meter.is_free(now, &self.rate) {
+    /// for them from now on. Who `goes_on` with a turn of another rate, which it would lose, uses this one at once: it is before
+    /// others that its slot began, whatever these keep.
+    pub fn ask(&mut self, slot: u32, line: Line, goes_on: bool, now: Nanos) -> Option<u64> {
+        let goes_on = goes_on && guard!("meter-goes-on");
+        let before = |of: u32| self.may(of) && !(goes_on && of == slot);
+        let may = goes_on || self.may(slot);
+        if may && !self.waits.has_of(before) && self.meter.is_free(now, &self.rate) {
             return Some(self.grant(slot));
         }
         self.waits.push(slot, line);
@@ -153,7 +157,7 @@ mod tests {
 
     /// Until a line of this slot, of the same number, waits.
     fn uses_up(pace: &mut Pace, slot: u32) {
-        while let Some(turn) = pace.ask(slot, (slot.into(), 0), 0) {
+        while let Some(turn) = pace.ask(slot, (slot.into(), 0), false, 0) {
             pace.used(slot, turn);
         }
     }
@@ -164,13 +168,13 @@ mod tests {
         let mut now = 0;
         let mut granted: VecDeque<(Line, u64)> = VecDeque::new();
         for line in lines {
-            granted.extend(pace.ask(1, *line, now).map(|turn| (*line, turn)));
+            granted.extend(pace.ask(1, *line, false, now).map(|turn| (*line, turn)));
         }
         while now < until {
             while let Some((line, turn)) = granted.pop_front().or_else(|| pace.next(now)) {
                 moved[line.0 as usize] += turn;
                 pace.used(1, turn);
-                granted.extend(pace.ask(1, line, now).map(|turn| (line, turn)));
+                granted.extend(pace.ask(1, line, false, now).map(|turn| (line, turn)));
             }
             // As late as a busy machine is.
             now = pace.due().unwrap() + now % 7 * 300_000;
@@ -197,7 +201,7 @@ mod tests {
         let mut pace = Pace::new(1_000_000, 128 << 10, 0);
         // A thousand short ones, each a turn of which a byte is used.
         for n in 0..1000 {
-            let turn = pace.ask(1, (n, 0), 0).unwrap();
+            let turn = pace.ask(1, (n, 0), false, 0).unwrap();
             pace.refund(1, turn - 1);
             pace.used(1, 1);
         }
@@ -213,7 +217,7 @@ mod tests {
         for n in 0..60_000 {
             let now = n * 1_000_000;
             let slot = n as u32;
-            kept.extend(pace.ask(slot, (n, 0), now).map(|turn| (slot, turn)));
+            kept.extend(pace.ask(slot, (n, 0), false, now).map(|turn| (slot, turn)));
             let next = std::iter::from_fn(|| pace.next(now));
             kept.extend(next.map(|((number, _), turn)| (number as u32, turn)));
         }
@@ -230,9 +234,9 @@ mod tests {
         let mut pace = Pace::new(125_000, 128 << 10, 0);
         let (mut now, mut moved) = (0, 0);
         for number in 0..1000 {
-            let _ = pace.ask(1, (number, 0), 0);
+            let _ = pace.ask(1, (number, 0), false, 0);
         }
-        let asks = |pace: &mut Pace, now| pace.ask(2, (5000, 0), now).is_none();
+        let asks = |pace: &mut Pace, now| pace.ask(2, (5000, 0), false, now).is_none();
         let mut waits = asks(&mut pace, 0);
         while now < 10 * SECOND {
             if !waits {
@@ -267,7 +271,7 @@ mod tests {
         uses_up(&mut pace, 7);
         let mut now = 0;
         let asks = |pace: &mut Pace, line: Line, now| {
-            let turn = pace.ask(u32::from(line.0 == 0), line, now);
+            let turn = pace.ask(u32::from(line.0 == 0), line, false, now);
             assert_eq!(turn, None, "others wait");
         };
         for number in 0..100 {
@@ -292,7 +296,11 @@ mod tests {
         uses_up(&mut pace, 1);
         assert!(!pace.waits.is_empty());
         let later = pace.due().unwrap();
-        assert_eq!(pace.ask(1, (2, 0), later), None, "the first one waits");
+        assert_eq!(
+            pace.ask(1, (2, 0), false, later),
+            None,
+            "the first one waits"
+        );
         assert_eq!(pace.next(later).map(|(line, _)| line), Some((1, 0)));
         assert_eq!(
             pace.next(later + SECOND).map(|(line, _)| line),

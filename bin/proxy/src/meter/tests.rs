@@ -206,6 +206,25 @@ fn two_rates_hold_nobody_up_however_many_circuits_there_are() {
     }
 }
 
+/// Its turns of the slower rate are small, and it would have one for each of the faster.
+#[test]
+fn who_has_many_circuits_by_two_rates_has_its_part_of_the_faster() {
+    let mut scene = scene();
+    scene.rates(1, 100 << 17, 0);
+    scene.rates(2, 0, 10 << 17);
+    // Its hundred, and ten others' one each.
+    let slots = |id| [if id < 100 { 2 } else { id as u32 }, 1];
+    let mut ends: Vec<_> = (0..110).map(|id| scene.join_slots(id, slots(id))).collect();
+    ends.iter_mut().for_each(|ends| ends.reverse());
+    scene.run(&mut ends, 0, SECOND / 2);
+    let came = scene.run(&mut ends, SECOND / 2, 3 * SECOND / 2);
+    let (many, others) = came.split_at(100);
+    let many: u64 = many.iter().sum();
+    let others: u64 = others.iter().sum();
+    assert!(many > 6 << 17, "{many} {others}");
+    assert!(many + others > 90 << 17, "{many} {others}");
+}
+
 /// A slow reader's many circuits leave the sender's rate to its other one.
 #[test]
 fn who_waits_for_a_slow_reader_keeps_nothing_of_its_senders_rate() {

@@ -168,7 +168,7 @@ impl Supervisor {
         };
         let Ok((near, far)) = Socket::pair() else {
             confine::say!("supervisor: no link for a meter; the next one may have one");
-            return self.kill(meter, None);
+            return self.end_process(meter);
         };
         let body = AddPort {
             kind: PORT_METER,

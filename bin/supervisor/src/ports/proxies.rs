@@ -102,7 +102,7 @@ impl Supervisor {
         let (Some((_, interface)), Ok((near, far))) = (self.namespace_of(place), Socket::pair())
         else {
             confine::say!("supervisor: no link for a proxy; the next one may have one");
-            return self.kill(proxy, None);
+            return self.end_process(proxy);
         };
         let body = AddPort {
             slot,

@@ -31,13 +31,16 @@ const WITH_VALUE: [&str; 7] = [
     "--rootless",
 ];
 /// And those without.
-const ALONE: [&str; 6] = [
+const ALONE: [&str; 9] = [
     "--debug",
     "--systemd-cgroup",
     "--help",
     "-h",
+    "-?",
+    "--usage",
     "--version",
     "-v",
+    "-V",
 ];
 /// Options of `create` and `run` with a value, but for the bundle.
 const OF_RUN: [&str; 3] = ["--console-socket", "--pid-file", "--preserve-fds"];
@@ -123,7 +126,8 @@ fn bundle_of(words: &[OsString]) -> Result<PathBuf, Trouble> {
     let mut is_named = false;
     let mut words = words.iter();
     while let Some(word) = words.next() {
-        let text = word.to_str().unwrap_or("?");
+        // One that is no text is no option that is known.
+        let text = word.to_str().unwrap_or("-?");
         let (name, value) = match text.split_once('=') {
             Some((name, value)) if name.starts_with("--") => (name, Some(OsStr::new(value))),
             _ => (text, None),
@@ -223,15 +227,18 @@ async fn prepare(
     })
 }
 
-/// What is wrong with an endpoint that announces nothing, where the daemon knows it as one without
-/// circuits.
+/// What is wrong with an endpoint that announces nothing, where the daemon knows none of that name, or
+/// as one without circuits.
 async fn of_its_kind(name: &EndpointName, client: &Client) -> Option<Trouble> {
     let path = format!(
         "/v1/endpoints/{}/{}",
         encoded(&name.tenant),
         encoded(&name.endpoint)
     );
-    let endpoint: api::Endpoint = client.get(&path).await.ok()?;
+    let endpoint: api::Endpoint = match client.get(&path).await {
+        Ok(endpoint) => endpoint,
+        Err(trouble) => return (trouble.exit == Exit::Failed).then_some(trouble),
+    };
     (!endpoint.circuits).then(|| {
         Trouble::new(
             Exit::Usage,
@@ -255,7 +262,7 @@ fn endpoint(
         None => None,
         Some(said) => Some(
             said.as_str()
-                .unwrap_or_default()
+                .map_or_else(|| said.to_string(), str::to_owned)
                 .parse::<EndpointName>()
                 .map_err(|why| {
                     Trouble::new(
@@ -370,7 +377,7 @@ fn write(path: &Path, before: &[u8], config: &Value) -> Result<(), Trouble> {
 mod tests {
     use super::{bundle_of, command_of};
     use std::ffi::OsString;
-    use std::path::Path;
+    use std::path::{Path, PathBuf};
 
     fn words(line: &str) -> Vec<OsString> {
         line.split(' ').map(OsString::from).collect()
@@ -431,5 +438,11 @@ mod tests {
         ] {
             assert_eq!(of(line), None, "{line}");
         }
+        use std::os::unix::ffi::OsStringExt;
+        let no_text = OsString::from_vec(b"-f\xff".to_vec());
+        assert!(bundle_of(&[no_text, "id".into()]).is_err());
+        let path = OsString::from_vec(b"/\xff".to_vec());
+        let named = bundle_of(&["--bundle".into(), path.clone(), "id".into()]).ok();
+        assert_eq!(named, Some(PathBuf::from(path)));
     }
 }
