@@ -214,6 +214,10 @@ fn without_root_it_shows_the_same_or_names_what_is_missing() {
         "-fabric",
         "-auditor",
         "-verifier",
+        "-solver",
+        "-vhost",
+        "-operator",
+        "-proxy",
         "-liar",
     ] {
         let name = format!("bulkhead{name}");
