@@ -214,10 +214,10 @@ impl Proxy {
     /// connections go on.
     fn begin_link(&mut self, link: Socket, interface: u32) -> Result<(), Errno> {
         // What it gave before it died is here: circuits' ends, which nobody else has.
-        if guard!("proxy-last-words") {
-            if let Err(error) = self.hear() {
-                confine::say!("bulkhead-proxy: what an operator said last is lost: {error}");
-            }
+        if guard!("proxy-last-words")
+            && let Err(error) = self.hear()
+        {
+            confine::say!("bulkhead-proxy: what an operator said last is lost: {error}");
         }
         self.end_link();
         self.watch(&link, LINK, EventFlags::IN)?;
