@@ -514,7 +514,7 @@ impl Proxy {
             return;
         };
         if !joined.pipes().iter().all(|end| self.has_room(end)) {
-            return;
+            return joined.refuse();
         }
         let number = self.number();
         let any = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;

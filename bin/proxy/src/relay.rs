@@ -83,6 +83,11 @@ impl Relay {
         [self.out.newest(), self.back.newest()]
     }
 
+    /// It is not carried: whoever connected is told so.
+    pub fn refuse(self) {
+        crate::tcp::resets(&self.tcp);
+    }
+
     /// Moves what there is.
     pub fn turn(&mut self) -> Turn {
         let out = self.out.turn(self.circuit.as_fd(), self.tcp.as_fd());

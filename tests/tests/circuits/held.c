@@ -1,5 +1,6 @@
 // Has its operator wait in the kernel, by a file system of its own that does not answer. The first
-// argument says where: "flush" (a descriptor is closed), "memory" (an argument is read), "swap"
+// argument says where: "flush" (a descriptor is closed), "touched" (an argument is read, that a thread of its waits for
+// already), "memory" (the same of one that nobody has asked for: no operator waits for that), "swap"
 // (the same as flush, of a number that was a socket's), "ring" (pages of a circuit are given back), "exec" (nobody yet, but whoever looks at
 // processes of its that execute another program: so many as the second argument says), "shared" (the same of
 // one that has not left its old memory yet), "linked" (so many as in "exec", each with a datagram socket that is connected
@@ -151,6 +152,12 @@ static void *closes(void *none) {
     return none;
 }
 
+// Whoever reads that page later waits for the same answer.
+static void *touches(void *page) {
+    if (*(volatile char *)page) {}
+    return 0;
+}
+
 int main(int count, char **args) {
     const char *where = count > 1 ? args[1] : "";
     if (strcmp(where, "linger") == 0) {
@@ -172,7 +179,8 @@ int main(int count, char **args) {
     close(file);
     int shared = strcmp(where, "shared") == 0;
     int ring = strcmp(where, "ring") == 0, sends = strcmp(where, "sends") == 0;
-    int memory = ring || sends || strcmp(where, "memory") == 0;
+    int touched = strcmp(where, "touched") == 0;
+    int memory = ring || sends || touched || strcmp(where, "memory") == 0;
     must(pipe2(asked, O_CLOEXEC) == 0, "pipe");
     int server = fork();
     if (server == 0) {
@@ -280,6 +288,10 @@ int main(int count, char **args) {
         while (read(kept, &byte, 1) == 1) {}
         printf("cut\n"); fflush(stdout);
         pause();
+    }
+    if (touched) {
+        pthread_t thread; char byte;
+        must(pthread_create(&thread, 0, touches, page) == 0 && read(asked[0], &byte, 1) == 1, "touch");
     }
     printf("holds\n"); fflush(stdout);
     for (int n = 0; n < 6; n++) {

@@ -27,39 +27,41 @@ fn operator(scene: &Scene) -> (u64, u64) {
     (number("stalls"), number("given_up"))
 }
 
-/// It closes a file whose owner does not answer: until its program is given up nobody is
-/// served, for a second at a time.
+/// It closes a file whose owner does not answer, or reads an address from memory that never comes: until its program is
+/// given up nobody is served, for a second at a time.
 #[test]
 fn an_operator_that_is_held_is_replaced_and_who_holds_it_is_given_up() {
-    let scene = scene(OPEN);
-    let _web = scene.start("web", "{peer} serve 80", "serving");
-    let held = scene.start("app", "exec {f}/held flush", "holds");
-    let mut longest = Duration::ZERO;
-    let limit = Instant::now() + Duration::from_secs(30);
-    while operator(&scene).1 == 0 {
-        assert!(Instant::now() < limit, "{:?}", operator(&scene));
-        longest = longest.max(served(&scene));
+    for by in ["flush", "touched"] {
+        let scene = scene(OPEN);
+        let _web = scene.start("web", "{peer} serve 80", "serving");
+        let held = scene.start("app", &format!("exec {{f}}/held {by}"), "holds");
+        let mut longest = Duration::ZERO;
+        let limit = Instant::now() + Duration::from_secs(30);
+        while operator(&scene).1 == 0 {
+            assert!(Instant::now() < limit, "{by}: {:?}", operator(&scene));
+            longest = longest.max(served(&scene));
+        }
+        println!("{by}: longest {longest:?}");
+        assert!(longest < Duration::from_secs(8), "{by}: {longest:?}");
+        assert_eq!(operator(&scene), (3, 1), "{by}");
+        // Nobody waits for it any more, and it holds nobody up.
+        assert!(served(&scene) < Duration::from_secs(2), "{by}");
+        let status = scene.instance.say(&["status"]).unwrap().out;
+        assert!(status.contains("1 program given up"), "{status}");
+        let events = scene.instance.log();
+        assert_eq!(events.matches("stands still").count(), 3, "{events}");
+        drop(held);
+        assert_eq!(
+            scene.tries("app", "10.1.1.10,80"),
+            ["10.1.1.11"],
+            "{by}: another of its endpoint"
+        );
     }
-    println!("longest {longest:?}");
-    assert!(longest < Duration::from_secs(8), "{longest:?}");
-    assert_eq!(operator(&scene), (3, 1));
-    // Nobody waits for it any more, and it holds nobody up.
-    assert!(served(&scene) < Duration::from_secs(2));
-    let status = scene.instance.say(&["status"]).unwrap().out;
-    assert!(status.contains("1 program given up"), "{status}");
-    let events = scene.instance.log();
-    assert_eq!(events.matches("stands still").count(), 3, "{events}");
-    drop(held);
-    assert_eq!(
-        scene.tries("app", "10.1.1.10,80"),
-        ["10.1.1.11"],
-        "another of its endpoint"
-    );
 }
 
-/// A file system of the program's own knows no user like the operator's.
+/// A file system of the program's own knows no user like the operator's, who would have to ask it.
 #[test]
-fn memory_that_a_programs_own_file_system_does_not_give_holds_no_operator() {
+fn memory_that_nobody_has_asked_for_holds_no_operator() {
     let scene = scene(OPEN);
     let _web = scene.start("web", "{peer} serve 80", "serving");
     let held = scene.start("app", "exec {f}/held memory", "over");
@@ -181,7 +183,7 @@ print('ended', flush=True); os._exit(0)
     scene.file("reads.py", READS);
     let _web = scene.start("web", "{peer} stream 80", "serving");
     let reads = scene.start("few", "exec python3 {f}/reads.py", "reads");
-    let _held = scene.start("app", "exec {f}/held flush", "holds");
+    let _held = scene.start("app", "exec {f}/held touched", "holds");
     // In the midst of it.
     std::thread::sleep(Duration::from_millis(300));
     scene.apply(&spec.replace("ports: [80]", "ports: [99]"));

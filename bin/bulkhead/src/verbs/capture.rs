@@ -39,11 +39,13 @@ pub async fn capture(capture: &Capture, client: &Client) -> Result<Exit, Trouble
     let mut out: Box<dyn Write> = match &capture.write {
         Some(path) => Box::new(File::create(path).map_err(|e| {
             let what = format!("{}: {e}", path.display());
-            Trouble::new(
-                Exit::Usage,
-                what,
-                "name a file that can be written by -w FILE",
-            )
+            let exit = match e.kind() {
+                ErrorKind::NotFound | ErrorKind::IsADirectory | ErrorKind::PermissionDenied => {
+                    Exit::Usage
+                }
+                _ => Exit::Failed,
+            };
+            Trouble::new(exit, what, "name a file that can be written by -w FILE")
         })?),
         None => Box::new(std::io::stdout().lock()),
     };

@@ -98,10 +98,10 @@ pub async fn oci(oci: &Oci, client: &Client, api: &Path) -> Result<Exit, Trouble
 fn command_of(words: &[OsString]) -> Result<Option<(usize, &str)>, Trouble> {
     let mut is_value = false;
     for (at, word) in words.iter().enumerate() {
-        let text = word.to_str().unwrap_or("?");
         if std::mem::take(&mut is_value) {
             continue;
         }
+        let text = text_of(word)?;
         if !text.starts_with('-') {
             return Ok(Some((at, text)));
         }
@@ -126,8 +126,7 @@ fn bundle_of(words: &[OsString]) -> Result<PathBuf, Trouble> {
     let mut is_named = false;
     let mut words = words.iter();
     while let Some(word) = words.next() {
-        // One that is no text is no option that is known.
-        let text = word.to_str().unwrap_or("-?");
+        let text = text_of(word)?;
         let (name, value) = match text.split_once('=') {
             Some((name, value)) if name.starts_with("--") => (name, Some(OsStr::new(value))),
             _ => (text, None),
@@ -156,6 +155,12 @@ fn bundle_of(words: &[OsString]) -> Result<PathBuf, Trouble> {
         }
     }
     Ok(bundle)
+}
+
+/// An option, a command or a container's name; a value may be no text.
+fn text_of(word: &OsString) -> Result<&str, Trouble> {
+    let unclear = || unclear(&word.to_string_lossy(), "write it in UTF-8");
+    word.to_str().ok_or_else(unclear)
 }
 
 fn unclear(option: &str, advice: &str) -> Trouble {
@@ -262,8 +267,8 @@ fn endpoint(
         None => None,
         Some(said) => Some(
             said.as_str()
-                .map_or_else(|| said.to_string(), str::to_owned)
-                .parse::<EndpointName>()
+                .ok_or_else(|| format!("`{said}` is no string"))
+                .and_then(str::parse::<EndpointName>)
                 .map_err(|why| {
                     Trouble::new(
                         Exit::Usage,
@@ -440,7 +445,8 @@ mod tests {
         }
         use std::os::unix::ffi::OsStringExt;
         let no_text = OsString::from_vec(b"-f\xff".to_vec());
-        assert!(bundle_of(&[no_text, "id".into()]).is_err());
+        assert!(bundle_of(&[no_text.clone(), "id".into()]).is_err());
+        assert!(command_of(&[no_text, "create".into()]).is_err());
         let path = OsString::from_vec(b"/\xff".to_vec());
         let named = bundle_of(&["--bundle".into(), path.clone(), "id".into()]).ok();
         assert_eq!(named, Some(PathBuf::from(path)));
