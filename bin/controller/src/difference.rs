@@ -274,7 +274,7 @@ fn place(body: &CreatePort) -> String {
 impl Existing<'_> {
     /// What comes of programs of circuits that are in something that goes.
     fn left_with(&self, key: &Key) -> &'static str {
-        let bodies = self.bodies.into_iter().flatten();
+        let mut bodies = self.bodies.into_iter().flatten();
         let has = |(port, body): (&Key, &Object)| {
             let is_in = match (key, port) {
                 (Key::Compartment(id), Key::Port(of, _)) => id == of,
@@ -282,7 +282,7 @@ impl Existing<'_> {
             };
             is_in && matches!(body, Object::Port(body) if has_circuits(body))
         };
-        match bodies.into_iter().any(has) {
+        match bodies.any(has) {
             true => ": its programs' circuits end, and they are left behind",
             false => "",
         }

@@ -1,0 +1,168 @@
+//! What is joined, refused, bounded and over.
+
+use super::*;
+
+fn relay(id: u64) -> Relay {
+    let (from, from_port) = tcp::numbers("127.0.0.1:0".parse().unwrap());
+    Relay {
+        id,
+        from,
+        to: from,
+        from_port,
+        to_port: 9,
+    }
+}
+
+/// One with a link, and the operator's end of it.
+fn linked() -> (Proxy, Socket) {
+    let (control, _) = Socket::pair().unwrap();
+    let (link, operator) = Socket::pair().unwrap();
+    let mut proxy = Proxy::new(control, u64::MAX).unwrap();
+    proxy.begin_link(link, 1).unwrap();
+    (proxy, operator)
+}
+
+#[test]
+fn as_many_wait_as_may() {
+    let (mut proxy, _operator) = linked();
+    for id in 0..UNJOINED as u64 {
+        let (fd, _) = rustix::pipe::pipe().unwrap();
+        let waits = Waits {
+            fd,
+            ready: true,
+            since: Instant::now(),
+        };
+        proxy.waits.insert(id, waits);
+    }
+    assert_eq!(proxy.begin(&relay(7_000)), Err(Errno::NFILE));
+    proxy.waits.remove(&3);
+    assert_ne!(proxy.begin(&relay(7_000)), Err(Errno::NFILE));
+}
+
+#[test]
+fn what_the_operator_before_had_not_got_is_over() {
+    let (mut proxy, operator) = linked();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let (at, port) = tcp::numbers(listener.local_addr().unwrap());
+    let body = Relay {
+        to: at,
+        to_port: port,
+        ..relay(5)
+    };
+    operator.send(&Message::new(0, &body), &[]).unwrap();
+    proxy.hear().unwrap();
+    assert_eq!(proxy.waits.len(), 1);
+    let (_far, _) = listener.accept().unwrap();
+    drop(operator);
+    proxy.hear().unwrap();
+    assert!(proxy.link.is_none() && proxy.waits.is_empty());
+    // Nobody is left to be told.
+    proxy.relayed(5, Ok(()));
+    assert!(proxy.unsaid.is_empty());
+}
+
+/// A connection of TCP that waits for its circuit, by this number.
+fn waits(proxy: &mut Proxy, id: u64) {
+    let (fd, _) = std::os::unix::net::UnixStream::pair().unwrap();
+    let waits = Waits {
+        fd: fd.into(),
+        ready: true,
+        since: Instant::now(),
+    };
+    proxy.waits.insert(id, waits);
+}
+
+#[test]
+fn what_an_operator_gave_before_it_died_is_not_lost_with_it() {
+    let (mut proxy, operator) = linked();
+    let (near, _far) = std::os::unix::net::UnixStream::pair().unwrap();
+    near.set_nonblocking(true).unwrap();
+    waits(&mut proxy, 9);
+    let message = Message::new(0, &Join { id: 9 });
+    operator.send(&message, &[near.as_fd()]).unwrap();
+    drop(operator);
+    // Its successor is there before anything was heard.
+    let (link, _successor) = Socket::pair().unwrap();
+    proxy.begin_link(link, 1).unwrap();
+    assert_eq!(proxy.joined.len(), 1);
+}
+
+#[test]
+fn who_is_not_joined_in_time_is_over() {
+    let (mut proxy, _operator) = linked();
+    let begun = Instant::now();
+    let (fd, _) = rustix::pipe::pipe().unwrap();
+    let waits = Waits {
+        fd,
+        ready: true,
+        since: begun,
+    };
+    proxy.waits.insert(3, waits);
+    proxy.begun.insert(8, 3);
+    proxy.forget(begun + UNJOINED_FOR);
+    assert_eq!(proxy.waits.len(), 1);
+    proxy.forget(begun + UNJOINED_FOR + Duration::from_millis(1));
+    assert!(proxy.waits.is_empty() && proxy.begun.is_empty());
+}
+
+#[test]
+fn a_circuit_that_blocks_is_not_joined() {
+    let (mut proxy, operator) = linked();
+    for (nonblocking, joined) in [(false, 0), (true, 1)] {
+        let (near, _far) = std::os::unix::net::UnixStream::pair().unwrap();
+        near.set_nonblocking(nonblocking).unwrap();
+        waits(&mut proxy, 9);
+        let message = Message::new(0, &Join { id: 9 });
+        operator.send(&message, &[near.as_fd()]).unwrap();
+        proxy.hear().unwrap();
+        assert_eq!(proxy.joined.len(), joined);
+    }
+}
+
+/// A message whose descriptors find no number has none, and is no operator's.
+#[test]
+fn no_load_takes_the_descriptors_that_an_operators_words_need() {
+    let (mut proxy, operator) = linked();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let (to, to_port) = tcp::numbers(listener.local_addr().unwrap());
+    let to = |id| Relay {
+        to,
+        to_port,
+        ..relay(id)
+    };
+    let asks = |proxy: &mut Proxy, id: u64| {
+        let pair = || {
+            let (near, far) = std::os::unix::net::UnixStream::pair().unwrap();
+            near.set_nonblocking(true).unwrap();
+            (near, far)
+        };
+        let ((one, a), (other, b)) = (pair(), pair());
+        waits(proxy, id);
+        let join = Message::new(0, &Join { id });
+        operator.send(&join, &[one.as_fd()]).unwrap();
+        let body = Metered {
+            id,
+            ..Metered::default()
+        };
+        let ends = [one.as_fd(), other.as_fd()];
+        operator.send(&Message::new(0, &body), &ends).unwrap();
+        proxy.hear().unwrap();
+        let begun = proxy.begin(&to(id + 1));
+        ([a, b], [proxy.joined.len(), proxy.metering.len()], begun)
+    };
+    let spare = std::mem::replace(&mut proxy.spare, 0);
+    let (_ends, has, begun) = asks(&mut proxy, 10);
+    assert_eq!((has, begun), ([0, 0], Err(Errno::NFILE)));
+    proxy.spare = spare;
+    let (_ends, has, begun) = asks(&mut proxy, 20);
+    assert_eq!((has, begun), ([1, 1], Ok(())));
+}
+
+/// Nobody makes it another link.
+#[test]
+fn what_is_no_operators_word_ends_it() {
+    let (mut proxy, operator) = linked();
+    let short = rustix::net::send(&operator, b"short", rustix::net::SendFlags::empty());
+    assert_eq!(short, Ok(5));
+    assert!(proxy.hear().is_err());
+}
