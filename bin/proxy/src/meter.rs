@@ -211,7 +211,7 @@ impl Metering {
         let of = at(&mut self.circuits, line);
         if let Some((began, _, direction)) = of.filter(|(.., it)| !it.is_called) {
             direction.is_called = true;
-            self.ready.push(began, line);
+            self.ready.push(began, line, 0);
         }
     }
 
@@ -394,8 +394,6 @@ impl Metering {
         // The slower first, and that one's turn is kept while it waits for the other's: what is kept of the
         // faster is nobody else's. All in one order, or each could keep what another waits for.
         both.sort_unstable_by_key(|(at, _)| (bytes(at).filter(|_| guard!("meter-slower")), *at));
-        let [_, (_, faster)] = &both;
-        let goes_on = matches!(faster, Turn::Has(_));
         let mut may = Some(TURN);
         for (at, turn) in both {
             let Some(pace) = self.paces.get_mut(&at) else {
@@ -410,7 +408,8 @@ impl Metering {
                 continue;
             }
             if *turn == Turn::Never && guard!("meter-rate") {
-                let asked = pace.ask(began, line, goes_on, now);
+                let wants = may.filter(|_| guard!("meter-wants")).unwrap_or(TURN);
+                let asked = pace.ask(began, line, wants, now);
                 *turn = asked.map_or(Turn::Waits, Turn::Has);
                 if *turn == Turn::Waits {
                     self.awaited.insert(at);

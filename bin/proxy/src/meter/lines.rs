@@ -10,9 +10,11 @@ pub type Line = (u64, usize);
 /// Lines in their order, by the slot of who began their circuits, and so made them as many as they are.
 #[derive(Default)]
 pub struct Lines {
-    by_slot: BTreeMap<u32, VecDeque<Line>>,
+    by_slot: BTreeMap<u32, VecDeque<(Line, u64)>>,
     /// Slots that have some, in the order of their turns.
     turns: VecDeque<u32>,
+    /// Whose turn it is, and what is left of it.
+    turn: Option<(u32, u64)>,
 }
 
 impl Lines {
@@ -21,33 +23,41 @@ impl Lines {
         self.turns.is_empty()
     }
 
-    /// One more.
-    pub fn push(&mut self, slot: u32, line: Line) {
+    /// One more, that takes so much of a turn.
+    pub fn push(&mut self, slot: u32, line: Line, wants: u64) {
         // Where turns are by circuits, all are of one.
         let slot = if guard!("meter-turns") { slot } else { 0 };
         let of = self.by_slot.entry(slot).or_default();
         if of.is_empty() {
             self.turns.push_back(slot);
         }
-        of.push_back(line);
+        of.push_back((line, wants));
     }
 
-    /// The next one.
+    /// The next one, another slot's each time.
     pub fn pop(&mut self) -> Option<Line> {
-        self.pop_of(|_| true).map(|(_, line)| line)
+        self.pop_of(0, |_| true).map(|(_, line, _)| line)
     }
 
-    /// The next one of those slots that may have a turn, and whose it is. Bound: slots.
-    pub fn pop_of(&mut self, may: impl Fn(u32) -> bool) -> Option<(u32, Line)> {
+    /// The next one of those slots that may have a turn, whose it is and what it wants. A slot's turn is so much, and is over
+    /// where it has no more lines. Bound: slots.
+    pub fn pop_of(&mut self, turn: u64, may: impl Fn(u32) -> bool) -> Option<(u32, Line, u64)> {
         let at = self.turns.iter().position(|slot| may(*slot))?;
         let slot = self.turns.remove(at)?;
         let of = self.by_slot.get_mut(&slot)?;
-        let line = of.pop_front()?;
-        match of.is_empty() {
-            true => drop(self.by_slot.remove(&slot)),
-            false => self.turns.push_back(slot),
+        let (line, wants) = of.pop_front()?;
+        let left = self.turn.filter(|(whose, _)| *whose == slot);
+        let left = left.map_or(turn, |(_, left)| left).saturating_sub(wants);
+        self.turn = None;
+        if of.is_empty() {
+            self.by_slot.remove(&slot);
+        } else if left > 0 && guard!("meter-whole-turns") {
+            self.turn = Some((slot, left));
+            self.turns.push_front(slot);
+        } else {
+            self.turns.push_back(slot);
         }
-        Some((slot, line))
+        Some((slot, line, wants))
     }
 
     /// Whether one of those slots has some.
@@ -57,7 +67,7 @@ impl Lines {
 
     /// A circuit is over: none of it is left. Bound: the lines there are.
     pub fn forget(&mut self, number: u64) {
-        let of = |lines: &mut VecDeque<Line>| lines.retain(|(of, _)| *of != number);
+        let of = |lines: &mut VecDeque<(Line, u64)>| lines.retain(|((of, _), _)| *of != number);
         self.by_slot.values_mut().for_each(of);
         self.by_slot.retain(|_, lines| !lines.is_empty());
         self.turns.retain(|slot| self.by_slot.contains_key(slot));
@@ -66,7 +76,7 @@ impl Lines {
     /// All of them, and none is left.
     pub fn take(&mut self) -> Vec<Line> {
         let all = std::mem::take(self).by_slot.into_values();
-        all.flatten().collect()
+        all.flatten().map(|(line, _)| line).collect()
     }
 }
 
@@ -78,18 +88,18 @@ mod tests {
     fn slots_have_their_turns_and_each_ones_lines_theirs() {
         let mut all = Lines::default();
         for number in 0..4 {
-            all.push(1, (number, 0));
+            all.push(1, (number, 0), 1);
         }
-        all.push(2, (8, 0));
-        all.push(2, (9, 1));
+        all.push(2, (8, 0), 1);
+        all.push(2, (9, 1), 1);
         all.forget(1);
         let order: Vec<u64> = std::iter::from_fn(|| all.pop()).map(|it| it.0).collect();
         assert_eq!(order, [0, 8, 2, 9, 3]);
         assert!(all.is_empty());
-        all.push(3, (7, 0));
+        all.push(3, (7, 0), 1);
         all.forget(7);
         assert!(all.is_empty() && all.pop().is_none());
-        all.push(3, (7, 1));
+        all.push(3, (7, 1), 1);
         assert_eq!((all.take(), all.is_empty()), (vec![(7, 1)], true));
     }
 }

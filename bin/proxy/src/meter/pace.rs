@@ -60,17 +60,13 @@ impl Pace {
         self.waits.forget(number);
     }
 
-    /// Asks for a turn, for a circuit that this slot began: its bytes, which are charged. `None`: it waits
-    /// for them from now on. Who `goes_on` with a turn of another rate, which it would lose, uses this one at once: it is before
-    /// others that its slot began, whatever these keep.
-    pub fn ask(&mut self, slot: u32, line: Line, goes_on: bool, now: Nanos) -> Option<u64> {
-        let goes_on = goes_on && guard!("meter-goes-on");
-        let before = |of: u32| self.may(of) && !(goes_on && of == slot);
-        let may = goes_on || self.may(slot);
-        if may && !self.waits.has_of(before) && self.meter.is_free(now, &self.rate) {
-            return Some(self.grant(slot));
+    /// Asks for a turn, for a circuit that this slot began and that could use so much: its bytes, which are
+    /// charged. `None`: it waits for them from now on.
+    pub fn ask(&mut self, slot: u32, line: Line, wants: u64, now: Nanos) -> Option<u64> {
+        if self.may(slot) && !self.is_awaited() && self.meter.is_free(now, &self.rate) {
+            return Some(self.grant(slot, wants));
         }
-        self.waits.push(slot, line);
+        self.waits.push(slot, line, wants);
         None
     }
 
@@ -84,8 +80,9 @@ impl Pace {
             return None;
         }
         let (kept, most) = (&self.kept, self.most());
-        let (slot, line) = self.waits.pop_of(|slot| may(kept, most, slot))?;
-        Some((line, self.grant(slot)))
+        let may = |slot| may(kept, most, slot);
+        let (slot, line, wants) = self.waits.pop_of(self.turn(), may)?;
+        Some((line, self.grant(slot, wants)))
     }
 
     /// Whether somebody waits who may have a turn.
@@ -104,9 +101,10 @@ impl Pace {
     }
 
     /// A millisecond's worth, always as much, into debt where not so much is there: who gets what
-    /// is left would get less than others whenever they meet in the same order.
-    fn grant(&mut self, slot: u32) -> u64 {
-        let turn = self.turn();
+    /// is left would get less than others whenever they meet in the same order. Less for whom another rate's turn
+    /// leaves no more.
+    fn grant(&mut self, slot: u32, wants: u64) -> u64 {
+        let turn = self.turn().min(wants);
         self.meter.charge(&self.rate, turn, 0);
         *self.kept.entry(slot).or_default() += turn;
         turn
@@ -157,7 +155,7 @@ mod tests {
 
     /// Until a line of this slot, of the same number, waits.
     fn uses_up(pace: &mut Pace, slot: u32) {
-        while let Some(turn) = pace.ask(slot, (slot.into(), 0), false, 0) {
+        while let Some(turn) = pace.ask(slot, (slot.into(), 0), TURN, 0) {
             pace.used(slot, turn);
         }
     }
@@ -168,13 +166,13 @@ mod tests {
         let mut now = 0;
         let mut granted: VecDeque<(Line, u64)> = VecDeque::new();
         for line in lines {
-            granted.extend(pace.ask(1, *line, false, now).map(|turn| (*line, turn)));
+            granted.extend(pace.ask(1, *line, TURN, now).map(|turn| (*line, turn)));
         }
         while now < until {
             while let Some((line, turn)) = granted.pop_front().or_else(|| pace.next(now)) {
                 moved[line.0 as usize] += turn;
                 pace.used(1, turn);
-                granted.extend(pace.ask(1, line, false, now).map(|turn| (line, turn)));
+                granted.extend(pace.ask(1, line, TURN, now).map(|turn| (line, turn)));
             }
             // As late as a busy machine is.
             now = pace.due().unwrap() + now % 7 * 300_000;
@@ -201,7 +199,7 @@ mod tests {
         let mut pace = Pace::new(1_000_000, 128 << 10, 0);
         // A thousand short ones, each a turn of which a byte is used.
         for n in 0..1000 {
-            let turn = pace.ask(1, (n, 0), false, 0).unwrap();
+            let turn = pace.ask(1, (n, 0), TURN, 0).unwrap();
             pace.refund(1, turn - 1);
             pace.used(1, 1);
         }
@@ -217,7 +215,7 @@ mod tests {
         for n in 0..60_000 {
             let now = n * 1_000_000;
             let slot = n as u32;
-            kept.extend(pace.ask(slot, (n, 0), false, now).map(|turn| (slot, turn)));
+            kept.extend(pace.ask(slot, (n, 0), TURN, now).map(|turn| (slot, turn)));
             let next = std::iter::from_fn(|| pace.next(now));
             kept.extend(next.map(|((number, _), turn)| (number as u32, turn)));
         }
@@ -234,9 +232,9 @@ mod tests {
         let mut pace = Pace::new(125_000, 128 << 10, 0);
         let (mut now, mut moved) = (0, 0);
         for number in 0..1000 {
-            let _ = pace.ask(1, (number, 0), false, 0);
+            let _ = pace.ask(1, (number, 0), TURN, 0);
         }
-        let asks = |pace: &mut Pace, now| pace.ask(2, (5000, 0), false, now).is_none();
+        let asks = |pace: &mut Pace, now| pace.ask(2, (5000, 0), TURN, now).is_none();
         let mut waits = asks(&mut pace, 0);
         while now < 10 * SECOND {
             if !waits {
@@ -271,7 +269,7 @@ mod tests {
         uses_up(&mut pace, 7);
         let mut now = 0;
         let asks = |pace: &mut Pace, line: Line, now| {
-            let turn = pace.ask(u32::from(line.0 == 0), line, false, now);
+            let turn = pace.ask(u32::from(line.0 == 0), line, TURN, now);
             assert_eq!(turn, None, "others wait");
         };
         for number in 0..100 {
@@ -297,7 +295,7 @@ mod tests {
         assert!(!pace.waits.is_empty());
         let later = pace.due().unwrap();
         assert_eq!(
-            pace.ask(1, (2, 0), false, later),
+            pace.ask(1, (2, 0), TURN, later),
             None,
             "the first one waits"
         );

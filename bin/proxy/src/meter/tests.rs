@@ -206,23 +206,34 @@ fn two_rates_hold_nobody_up_however_many_circuits_there_are() {
     }
 }
 
-/// Its turns of the slower rate are small, and it would have one for each of the faster.
+/// Its turns of the slower rate are small, and it would have one for each of the faster. The least that each is
+/// to have, of its hundred, ten others' one each, and one that needs the reader's rate alone.
 #[test]
 fn who_has_many_circuits_by_two_rates_has_its_part_of_the_faster() {
-    let mut scene = scene();
-    scene.rates(1, 100 << 17, 0);
-    scene.rates(2, 0, 10 << 17);
-    // Its hundred, and ten others' one each.
-    let slots = |id| [if id < 100 { 2 } else { id as u32 }, 1];
-    let mut ends: Vec<_> = (0..110).map(|id| scene.join_slots(id, slots(id))).collect();
-    ends.iter_mut().for_each(|ends| ends.reverse());
-    scene.run(&mut ends, 0, SECOND / 2);
-    let came = scene.run(&mut ends, SECOND / 2, 3 * SECOND / 2);
-    let (many, others) = came.split_at(100);
-    let many: u64 = many.iter().sum();
-    let others: u64 = others.iter().sum();
-    assert!(many > 6 << 17, "{many} {others}");
-    assert!(many + others > 90 << 17, "{many} {others}");
+    const MBIT: u64 = 1_000_000 / 8;
+    for (alone, least) in [
+        ([2, 30], [17 * MBIT / 2, 85 * MBIT, MBIT / 20]),
+        ([20, 2], [9 * MBIT / 2, 90 * MBIT, 9 * MBIT / 2]),
+    ] {
+        let mut scene = scene();
+        scene.rates_at_once(1, [100 * MBIT, 0], 32 << 10);
+        scene.rates_at_once(2, [0, 10 * MBIT], 32 << 10);
+        let slots = |id| match id {
+            0..100 => [2, 1],
+            100..110 => [id as u32, 1],
+            _ => alone,
+        };
+        let mut ends: Vec<_> = (0..111).map(|id| scene.join_slots(id, slots(id))).collect();
+        // All of them but who began that one are sent to.
+        let sent = if alone[1] == 2 { 110 } else { 111 };
+        ends[..sent].iter_mut().for_each(|ends| ends.reverse());
+        scene.run(&mut ends, 0, SECOND / 2);
+        let came = scene.run(&mut ends, SECOND / 2, 3 * SECOND / 2);
+        let sum = |of: &[u64]| of.iter().sum::<u64>();
+        let all = [&came[..100], &came[100..110], &came[110..]].map(sum);
+        let has = |(all, least): (&u64, &u64)| all >= least;
+        assert!(all.iter().zip(&least).all(has), "{alone:?}: {all:?}");
+    }
 }
 
 /// A slow reader's many circuits leave the sender's rate to its other one.
