@@ -83,7 +83,14 @@ pub fn complete(root: &Path, wrong: &mut Vec<String>) {
         Ok(listed) => listed,
         Err(message) => return wrong.push(message),
     };
-    let used = used(root);
+    let mut used = BTreeSet::new();
+    for name in names(root) {
+        if used.contains(&name) {
+            // A test that misses one of them would speak for the others.
+            wrong.push(format!("guard \"{name}\" stands at two places"));
+        }
+        used.insert(name);
+    }
     for name in used.difference(&listed.keys().cloned().collect()) {
         wrong.push(format!("guard \"{name}\" has no line in tests/mutants.d"));
     }
@@ -122,8 +129,9 @@ fn listed(root: &Path) -> Result<BTreeMap<String, Vec<String>>, String> {
     Ok(listed)
 }
 
-fn used(root: &Path) -> BTreeSet<String> {
-    let mut used = BTreeSet::new();
+/// The names of all guards, as often as they stand in the sources.
+fn names(root: &Path) -> Vec<String> {
+    let mut names = Vec::new();
     for shelf in ["core", "host", "bin"] {
         for file in crate::shelves::rust_files(&root.join(shelf)) {
             if file.starts_with(root.join("core/guard")) {
@@ -131,11 +139,11 @@ fn used(root: &Path) -> BTreeSet<String> {
             }
             let text = fs::read_to_string(&file).unwrap_or_default();
             for part in text.split("guard!(\"").skip(1) {
-                used.extend(part.split('"').next().map(str::to_owned));
+                names.extend(part.split('"').next().map(str::to_owned));
             }
         }
     }
-    used
+    names
 }
 
 fn cargo(root: &Path) -> Command {

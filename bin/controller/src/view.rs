@@ -322,7 +322,7 @@ pub fn flow(flow: Flow, name: &str) -> Option<Flow> {
     if !begins && guard!("tenant-flow-addresses") {
         flow.source.clone_from(&flow.source_there);
         flow.destination.clone_from(&flow.destination_there);
-    } else if !answers && flow.to != "outside" && guard!("tenant-flow-addresses") {
+    } else if !answers && flow.to != "outside" && guard!("tenant-flow-addresses-there") {
         flow.source_there.clone_from(&flow.source);
         flow.destination_there.clone_from(&flow.destination);
     }

@@ -251,7 +251,8 @@ impl<'a> Call<'a> {
             return Ok(Some(0));
         }
         let (level, name) = self.option();
-        let own = level == libc::SOL_SOCKET && OWN.contains(&name) && guard!("circuits-foreign");
+        let own =
+            level == libc::SOL_SOCKET && OWN.contains(&name) && guard!("circuits-foreign-options");
         if own && self.is(libc::SYS_setsockopt) {
             notify::set_option(fd.as_fd(), level, name, &self.value()?)?;
             return Ok(Some(0));

@@ -314,12 +314,7 @@ impl Connections {
         segment: Option<&TcpFacts>,
         bytes: u32,
     ) -> bool {
-        let now_is = self.generation(found);
-        // The last one is never known again.
-        if now_is != generation && guard!("flow-generation") {
-            return false;
-        }
-        if now_is == u32::MAX && guard!("flow-generation") {
+        if !self.is_same(found, generation) && guard!("flow-generation") {
             return false;
         }
         match self.records.get_mut(found.id as usize) {
@@ -347,7 +342,8 @@ impl Connections {
             kind: segment.map_or(Kind::Plain, |facts| Kind::Tcp(*facts)),
         };
         let expired = |record: &Record| record.expired(now) && guard!("flow-step-expires");
-        self.is_still(found, generation)
+        (self.is_same(found, generation) || !guard!("flow-generation-step"))
+            && self.waiting.is_none()
             && self.record(found.id).is_some_and(|it| !expired(it))
             && self.may_end()
             && self.admit(now, found, &segment) == Judgement::Pass
@@ -362,11 +358,10 @@ impl Connections {
 
     /// Whether the number is the connection's that had it at this generation.
     #[inline(always)]
-    fn is_still(&self, found: Found, generation: u32) -> bool {
+    fn is_same(&self, found: Found, generation: u32) -> bool {
         let now_is = self.generation(found);
         // The last one is never known again.
-        let same = now_is == generation && now_is != u32::MAX;
-        (same || !guard!("flow-generation")) && self.waiting.is_none()
+        now_is == generation && (now_is != u32::MAX || !guard!("flow-generation-last"))
     }
 
     /// What [`Connections::packet`] would say of a packet; nothing changes by it.

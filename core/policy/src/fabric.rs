@@ -261,7 +261,7 @@ fn templates(uplink: u32, attachment: &AttachmentIntent) -> Vec<Template> {
                 let udp = not.bytes(20, &[UDP]).bytes(56, &[high]);
                 udp.field(57, [0xfe], [low])
             };
-            vec![writer.but(guard!("uplink-server"), not)]
+            vec![writer.but(guard!("uplink-server-six"), not)]
         }
     };
     let icmp6 = |address: &[u8; 16]| {

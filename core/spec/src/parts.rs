@@ -605,7 +605,7 @@ pub(crate) fn revoke(document: &mut Document, source: &Source) -> Revoked {
             if out || barred {
                 found.insert(key(&accept.name), (from.to_owned(), service.to_owned()));
             }
-            !barred && (!out || !guard!("spec-revoked"))
+            !barred && (!out || !guard!("spec-revoked-accept"))
         });
     }
     found

@@ -156,7 +156,10 @@ impl<M: ProducerMemory> Writer<M> {
             self.phase = Phase::Ring;
         }
         let memory = self.ring.memory();
-        if !self.fills && memory.load(ConsumerWord::Reclaims) != 0 && guard!("stream-reclaims") {
+        if !self.fills
+            && memory.load(ConsumerWord::Reclaims) != 0
+            && guard!("stream-reclaims-begun")
+        {
             return Ok(false);
         }
         // Bytes in the socket are before any in the ring.

@@ -147,7 +147,7 @@ impl Switch {
         let bytes = offload.wire_bytes(ingress.total) as u64;
         match self.state.free(now, from) {
             Paid::Yes => {}
-            _ if guard!("ingress-meter") => return Err(DropReason::IngressRate),
+            _ if guard!("workers-ingress-meter") => return Err(DropReason::IngressRate),
             _ => {}
         }
         self.state.charge(from, bytes, offload.segments() as u64);

@@ -198,7 +198,7 @@ impl<'a> Found<'a> {
             57 => once(&mut self.max_size, u16::from_be_bytes(fixed(value)?)),
             61 if value.len() < 2 => Err(DhcpError::Option),
             61 => once(&mut self.client_id, value),
-            82 if guard!("dhcp-relay") => Err(DhcpError::Relayed),
+            82 if guard!("dhcp-relay-option") => Err(DhcpError::Relayed),
             _ => Ok(()),
         }
     }

@@ -210,7 +210,7 @@ pub fn consumer_end(fds: &ConsumerFds, geometry: &Geometry) -> Result<ConsumerEn
 pub fn producer_end(fds: &ProducerFds, geometry: &Geometry) -> Result<ProducerEnd, AttachError> {
     check_shape(fds.data.as_fd(), fds.consumer.as_fd(), geometry)?;
     let end = ProducerEnd::map(fds.data.as_fd(), fds.consumer.as_fd(), geometry)?;
-    if !geometry.agrees_with(&end.header()) && guard!("channel-header") {
+    if !geometry.agrees_with(&end.header()) && guard!("channel-header-producer") {
         return Err(AttachError::Header);
     }
     Ok(end)

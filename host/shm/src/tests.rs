@@ -314,6 +314,8 @@ fn a_header_page_that_disagrees_is_not_attached() {
     let other = Geometry::records(32 * 1024, 4096).expect("legal");
     let attached = attach_consumer(direction.consumer_end().expect("fds"), &other, Start::Fresh);
     assert!(matches!(attached.map(|_| ()), Err(AttachError::Header)));
+    let attached = attach_producer(direction.producer_end().expect("fds"), &other, Start::Fresh);
+    assert!(matches!(attached.map(|_| ()), Err(AttachError::Header)));
     let larger = Geometry::records(128 * 1024, 4096).expect("legal");
     let attached = attach_consumer(
         direction.consumer_end().expect("fds"),

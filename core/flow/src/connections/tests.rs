@@ -123,6 +123,22 @@ fn who_becomes_established_evicts_the_idle_alone() {
     );
 }
 
+/// It rises no more: that of who follows is the same.
+#[test]
+fn of_the_last_generation_nobody_is_known() {
+    for (generation, known) in [(7, true), (u32::MAX, false)] {
+        let mut connections = Connections::new([1, 2], &[CAPACITY]).unwrap();
+        connections.generations.fill(generation);
+        let side = chosen(&connections).next().unwrap();
+        let found = open(&mut connections, 0, &side).unwrap();
+        let (hit, step) = (
+            connections.hit(1, found, generation, None, 60),
+            connections.step(1, found, generation, None, 60),
+        );
+        assert_eq!((hit, step), (known, known), "{generation}");
+    }
+}
+
 #[test]
 fn who_waits_gets_the_next_free_place() {
     let (mut connections, first, _) = crowded();

@@ -359,7 +359,7 @@ impl Classifier<'_> {
             .map(|word| (word ^ core::mem::replace(&mut last, *word)).count_ones())
             .sum();
         must(
-            found == changes || !guard!("image-summary"),
+            found == changes || !guard!("image-summary-more"),
             "a summary of more than its groups",
         )
     }

@@ -355,6 +355,22 @@ fn ingress_meter_counts_wire_bytes_and_packets() {
     assert_eq!(passed, 64);
 }
 
+#[test]
+fn what_another_worker_handles_is_paid_for_at_home() {
+    let config = core_switch::Config {
+        workers: core_switch::Workers::new(2, 0),
+        ..core_switch::Config::default()
+    };
+    let mut site = Site::configured(config, |tables| {
+        tables.endpoints[1].rate_bytes = 10_000;
+        tables.endpoints[1].rate_burst = 3_000;
+    });
+    let back = udp4((mac(A2), mac(A1)), (v4(A2), v4(A1)), (1, 2), &[0; 958]);
+    let said: Vec<_> = (0..5).map(|_| site.owner(A2, &back)).collect();
+    let late = Err(DropReason::IngressRate);
+    assert_eq!(said, [Ok(1), Ok(1), Ok(1), late, late]);
+}
+
 /// Sends a packet of 8,000 bytes for so many seconds, as fast as it may: packets that
 /// came out.
 fn packets_of_large_ones(site: &mut Site, seconds: u64, link: (MacAddress, MacAddress)) -> u64 {

@@ -317,6 +317,13 @@ impl Site {
         seen.send(&hit.outgoing(&head, frame.len()));
         (true, seen)
     }
+    /// Which of several workers is to handle it.
+    pub fn owner(&mut self, from: Slot, frame: &[u8]) -> Result<u32, DropReason> {
+        let (mut head, _) = Seen::of(frame);
+        let ingress = ingress(from, tag_of(from), RawOffload::default(), &mut head, frame);
+        let image = self.image.image();
+        self.switch.owner(&image, self.now, &ingress)
+    }
     /// Frames that were looked up since this was last asked.
     pub fn sought(&mut self) -> usize {
         self.switch.sought()
