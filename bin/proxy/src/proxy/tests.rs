@@ -158,6 +158,89 @@ fn no_load_takes_the_descriptors_that_an_operators_words_need() {
     assert_eq!((has, begun), ([1, 1], Ok(())));
 }
 
+/// What comes from outside or leads there, and what a listener is.
+#[test]
+fn no_listener_and_no_stranger_takes_them_either() {
+    let (mut proxy, operator) = linked();
+    let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
+    let (ip, _) = tcp::numbers(any);
+    let all = |proxy: &mut Proxy, id: u64| {
+        let serve = Serve {
+            id,
+            ip,
+            backlog: 8,
+            ..Serve::default()
+        };
+        let served = proxy.try_serve(&serve);
+        let (far, _near) = std::os::unix::net::UnixStream::pair().unwrap();
+        let convey = Convey {
+            id,
+            from: ip,
+            to: ip,
+            ..Convey::default()
+        };
+        let convey = Message::new(0, &convey);
+        operator.send(&convey, &[far.as_fd()]).unwrap();
+        proxy.hear().unwrap();
+        proxy.hear_at(any);
+        let (_, conveys) = proxy.datagrams.waits();
+        let hears = matches!(proxy.datagrams.hear(any, 99, 0), Ok(None));
+        proxy.datagrams.clear();
+        (served, conveys, hears)
+    };
+    let spare = std::mem::replace(&mut proxy.spare, 0);
+    assert_eq!(all(&mut proxy, 1), (Err(Errno::NFILE), false, false));
+    proxy.spare = spare;
+    assert_eq!(all(&mut proxy, 2), (Ok(()), true, true));
+    let (number, (_, served)) = proxy.served.iter().next().unwrap();
+    let at: SocketAddr = rustix::net::getsockname(served)
+        .unwrap()
+        .try_into()
+        .unwrap();
+    let number = *number;
+    for (spare, comes) in [(0, 0), (spare, 1)] {
+        let _stranger = std::net::TcpStream::connect(at).unwrap();
+        proxy.spare = spare;
+        proxy.meet(number);
+        assert_eq!(proxy.waits.len(), comes);
+    }
+}
+
+/// A circuit's own descriptors may be the ones for which there is no room, or those of its pipes.
+#[test]
+fn no_circuit_takes_them_either() {
+    let (mut proxy, _operator) = linked();
+    let refuses = |proxy: &mut Proxy, id: u64, least: Option<i32>| {
+        let near = || {
+            let (near, _) = std::os::unix::net::UnixStream::pair().unwrap();
+            near.set_nonblocking(true).unwrap();
+            match least {
+                None => near.into(),
+                Some(least) => rustix::io::fcntl_dupfd_cloexec(near, least).unwrap(),
+            }
+        };
+        let [tcp, circuit, one, other] = [(); 4].map(|()| near());
+        let all = [&tcp, &circuit, &one, &other].map(|fd| fd.as_raw_fd());
+        let newest = least.or(all.into_iter().max().map(|n| n + 1));
+        proxy.spare = newest.unwrap_or_default().unsigned_abs().into();
+        proxy.join(tcp, circuit);
+        let body = Metered {
+            id,
+            ..Metered::default()
+        };
+        proxy.carry(&body, [one, other]);
+        let refused = [proxy.joined.is_empty(), proxy.metering.len() == 0];
+        proxy.joined.clear();
+        proxy.metering.end(id);
+        refused
+    };
+    assert_eq!(refuses(&mut proxy, 0, Some(900)), [true; 2]);
+    // Other tests' descriptors come and go below, and leave room there.
+    let all = (1..100).map(|id| refuses(&mut proxy, id, None));
+    let some = all.fold([false; 2], |[a, b], [c, d]| [a | c, b | d]);
+    assert_eq!(some, [true; 2]);
+}
+
 /// Nobody makes it another link.
 #[test]
 fn what_is_no_operators_word_ends_it() {
