@@ -150,7 +150,8 @@ impl<'a> Container<'a> {
         program
     }
 
-    fn run(&self) -> Said {
+    /// `run`, to its end.
+    pub fn run(&self) -> Said {
         self.scene.run(self.running())
     }
 

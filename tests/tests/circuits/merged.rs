@@ -202,3 +202,61 @@ fn a_containers_filter_is_that_of_circuits_and_its_own() {
         assert_eq!(foreign, Some(0), "the architecture is not looked at first");
     }
 }
+
+/// What a program asks the kernel for past libc: a socket, and that others may hand it descriptors over that.
+const ASKS: &str = "
+import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+def asked(*words):
+    done = libc.syscall(*[ctypes.c_long(word) for word in words])
+    return done if done >= 0 else 'E%d' % ctypes.get_errno()
+one = ctypes.c_int(1)
+given = asked(41, 2, 1, 0, 0, 0, 0)
+print('runs', asked(54, given, 1, 83, ctypes.addressof(one), 4, 0), flush=True)
+";
+
+#[test]
+fn a_profile_that_runtimes_would_read_otherwise_starts_no_container() {
+    let scene = Scene::of(OPEN);
+    scene.file("asks.py", ASKS);
+    let is =
+        |index: u64, value: u64| json!({ "index": index, "value": value, "op": "SCMP_CMP_EQ" });
+    let but = |rule: Value| {
+        let mut all = names(&["setsockopt"]);
+        all.extend(["socket", "shutdown"].map(Value::from));
+        // What Python asks for before.
+        let more = "fadvise64 sysinfo madvise mremap epoll_create1 sched_getaffinity readv writev sigaltstack gettid clone3 unlink";
+        all.extend(more.split(' ').map(Value::from));
+        json!({ "defaultAction": "SCMP_ACT_ERRNO", "syscalls": [{ "names": all, "action": "SCMP_ACT_ALLOW" }, rule] })
+    };
+    let with = |args: Vec<Value>| {
+        but(json!({ "names": ["setsockopt"], "action": "SCMP_ACT_ALLOW", "args": args }))
+    };
+    let nameless = json!({ "value": 83, "op": "SCMP_CMP_EQ" });
+    // Each is that any setsockopt is made, or any call, to one runtime at least.
+    let twice = with(vec![is(1, 1), is(2, 4), is(5, 0), is(5, 1)]);
+    let no_index = with(vec![is(1, 1), is(2, 4), nameless]);
+    let ends = but(json!({ "names": ["setsockopt"], "action": "SCMP_ACT_ALLOW\0" }));
+    let whole = json!({ "defaultAction": "SCMP_ACT_ALLOW\0" });
+    let none = json!({ "defaultAction": "" });
+    let said = |runtime: &'static str, seccomp: &Value| {
+        let app = Container::new(&scene, runtime, "app", "exec python3 {f}/asks.py");
+        app.with("/linux/seccomp", seccomp.clone()).run()
+    };
+    for runtime in ["crun", "runc"] {
+        // Nobody is handed a descriptor over a circuit.
+        let plain = said(runtime, &with(vec![is(1, 1), is(5, 0)]));
+        assert_eq!(plain.out, "runs E95\n", "{runtime}: {plain:?}");
+        for (seccomp, what) in [
+            (&twice, "says two things of argument 5"),
+            (&no_index, "lacks index"),
+            (&ends, "there is a NUL"),
+            (&whole, "there is a NUL"),
+            (&none, "\"\" is not known"),
+        ] {
+            let said = said(runtime, seccomp);
+            let is_refused = said.code == 2 && said.err.contains(what);
+            assert!(is_refused, "{runtime}: {what}: {said:?}");
+        }
+    }
+}

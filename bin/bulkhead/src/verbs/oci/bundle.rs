@@ -1,6 +1,7 @@
 //! A bundle's config.json: whose namespaces it joins, and by which filter it runs.
 
 use super::profile;
+use guard::guard;
 use notify::Ids;
 use serde_json::{Map, Value, json};
 use std::path::PathBuf;
@@ -36,6 +37,8 @@ pub struct Place {
     pub users: Value,
     /// The group ids.
     pub groups: Value,
+    /// What nobody can know before.
+    pub chance: u128,
 }
 
 /// Under this name a bundle keeps what was replaced in it. Runtimes ignore names that they do
@@ -92,7 +95,7 @@ pub fn asks_nothing_more(config: &Value) -> Result<(), Wrong> {
 }
 
 /// What is looked at and replaced, by its names.
-const NAMES: [&str; 26] = [
+const NAMES: [&str; 27] = [
     "annotations",
     "linux",
     "namespaces",
@@ -119,11 +122,36 @@ const NAMES: [&str; 26] = [
     "index",
     "op",
     "value",
+    "valueTwo",
 ];
 
-/// Every runtime finds under these names what is found here. Those in Go take a name of other letters for the same
-/// (`Seccomp`, and with U+017F `ſeccomp`).
+/// Every runtime finds in it what is found here. Those in C end a name and a text at a NUL; those in Go take a name of other
+/// letters for the same (`Seccomp`, and with U+017F `ſeccomp`).
 pub fn is_read_alike(config: &Value) -> Result<(), Wrong> {
+    match with_nul(config) {
+        Some(text) if guard!("oci-nul") => Err(Wrong::new(
+            format!("runtimes read {text:?}, in which there is a NUL, in different ways"),
+            "write it without, or take it out",
+        )),
+        _ => has_names_alike(config),
+    }
+}
+
+/// A name or a text with a NUL, wherever it is.
+fn with_nul(config: &Value) -> Option<&str> {
+    let is_one = |text: &&String| text.contains('\0');
+    match config {
+        Value::String(text) => Some(text).filter(is_one).map(String::as_str),
+        Value::Array(all) => all.iter().find_map(with_nul),
+        Value::Object(all) => {
+            let name = all.keys().find(is_one).map(String::as_str);
+            name.or_else(|| all.values().find_map(with_nul))
+        }
+        _ => None,
+    }
+}
+
+fn has_names_alike(config: &Value) -> Result<(), Wrong> {
     let is_one = |name: &str| {
         let other = |of: &str| of.eq_ignore_ascii_case(name) && of != name;
         !name.is_ascii() || NAMES.iter().any(|of| other(of))
@@ -141,9 +169,9 @@ pub fn is_read_alike(config: &Value) -> Result<(), Wrong> {
             let mut parts = all
                 .iter()
                 .filter(|(name, _)| !free.contains(&name.as_str()));
-            parts.try_for_each(|(_, part)| is_read_alike(part))
+            parts.try_for_each(|(_, part)| has_names_alike(part))
         }
-        Value::Array(all) => all.iter().try_for_each(is_read_alike),
+        Value::Array(all) => all.iter().try_for_each(has_names_alike),
         _ => Ok(()),
     }
 }
@@ -223,6 +251,9 @@ pub fn merge(config: &mut Value, place: &Place) -> Result<(), Wrong> {
     Ok(())
 }
 
+/// Kinds of namespaces that circuits leave alone.
+const OTHERS: [&str; 6] = ["pid", "mount", "ipc", "uts", "cgroup", "time"];
+
 /// Those that it has, with ours. One of another's has another owner, or packets.
 fn namespaces(before: Option<&Value>, place: &Place) -> Result<Value, Wrong> {
     let before = before
@@ -252,7 +283,13 @@ fn namespaces(before: Option<&Value>, place: &Place) -> Result<Value, Wrong> {
                      linux.gidMappings (podman: --uidmap, --gidmap)",
                 ));
             }
-            _ => after.push(row.clone()),
+            (kind, _) if OTHERS.contains(&kind) => after.push(row.clone()),
+            (kind, _) => {
+                return Err(Wrong::new(
+                    format!("{kind:?} is no kind of namespace"),
+                    "write it as the runtime specification does, or take it out",
+                ));
+            }
         }
     }
     after.push(json!({ "type": "user", "path": place.user }));
@@ -272,6 +309,7 @@ mod tests {
             network: "/n".into(),
             users: json!([{ "containerID": 0, "hostID": 0, "size": 1 }]),
             groups: json!([{ "containerID": 0, "hostID": 0, "size": 1 }]),
+            chance: 7,
         }
     }
 
@@ -313,6 +351,54 @@ mod tests {
             let bad = json!({ "annotations": { name: "x" } });
             assert!(asks_nothing_more(&bad).is_err(), "{name}");
         }
+    }
+
+    #[test]
+    fn a_text_that_ends_early_for_some_is_refused_wherever_it_is() {
+        for bad in [
+            json!({ "linux": { "seccomp": { "defaultAction": "SCMP_ACT_ALLOW\0" } } }),
+            json!({ "linux": { "namespaces": [{ "type": "network\0", "path": "/x" }] } }),
+            json!({ "linux": { "cgroupsPath\0": "/x" } }),
+            json!({ "linux": { "sysctl": { "net.x\0": "1" } } }),
+            json!({ "annotations": { "run.oci.systemd.subgroup\0": "x" } }),
+            json!({ "annotations": { "x": { "y": ["z\0"] } } }),
+            json!({ "process": { "env": ["A=b", "C=\0"] } }),
+        ] {
+            let wrong = is_read_alike(&bad).unwrap_err();
+            assert!(wrong.what.contains("there is a NUL"), "{bad}: {wrong:?}");
+        }
+    }
+
+    #[test]
+    fn namespaces_of_kinds_that_are_not_known_are_refused() {
+        let merged = |row: Value| {
+            let mut config = json!({ "linux": { "namespaces": [row] } });
+            merge(&mut config, &place())
+        };
+        for kind in OTHERS.iter().chain(&["user", "network"]) {
+            assert_eq!(merged(json!({ "type": kind })), Ok(()), "{kind}");
+        }
+        for row in [
+            json!({ "type": "net", "path": "/x" }),
+            json!({ "path": "/x" }),
+            json!("network"),
+        ] {
+            let wrong = merged(row.clone()).unwrap_err();
+            assert!(wrong.what.contains("no kind of namespace"), "{row}");
+        }
+    }
+
+    #[test]
+    fn no_two_runs_have_the_same_profile() {
+        let profile = |chance| {
+            let mut config = json!({ "linux": {} });
+            let place = Place { chance, ..place() };
+            merge(&mut config, &place).unwrap();
+            config["linux"]["seccomp"]["syscalls"].to_string()
+        };
+        assert_ne!(profile(1), profile(2));
+        let rule = json!({ "names": ["bulkhead_000000000000000000000000000000ff"], "action": "SCMP_ACT_ALLOW", "args": [] });
+        assert!(profile(255).contains(&rule.to_string()));
     }
 
     #[test]

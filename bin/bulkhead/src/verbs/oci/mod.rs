@@ -3,6 +3,7 @@
 
 mod bundle;
 mod profile;
+mod taken;
 
 use crate::args::{EndpointName, Oci};
 use crate::client::{Client, encoded};
@@ -218,6 +219,7 @@ async fn prepare(
         network: handed_on(&namespaces.network)?,
         users: shown(&users, "uid_map"),
         groups: shown(&groups, "gid_map"),
+        chance: chance()?,
     };
     bundle::merge(&mut config, &place).map_err(wrong)?;
     write(&path, &text, &config)?;
@@ -296,6 +298,14 @@ fn endpoint(
              --annotation bulkhead.endpoint=TENANT/ENDPOINT); other containers are crun's or runc's own",
         )),
     }
+}
+
+/// What nobody can know before.
+fn chance() -> Result<u128, Trouble> {
+    let mut random = [0_u8; 16];
+    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
+        .map_err(|errno| Trouble::new(Exit::Failed, errno.to_string(), ""))?;
+    Ok(u128::from_ne_bytes(random))
 }
 
 /// Where the runtime finds a descriptor of this process, which it will be.

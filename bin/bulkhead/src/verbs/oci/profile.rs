@@ -8,14 +8,10 @@
 //! under a mask have a value.
 
 use super::bundle::{Place, Wrong};
+use super::taken::{Comparison, ERRNO, NOTIFY, PERMIT, Profile, Rule, Verdict};
 use notify::filter::{CALLS, MEDIATED, UNSEEN, When};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-const ALLOW: &str = "SCMP_ACT_ALLOW";
-const NOTIFY: &str = "SCMP_ACT_NOTIFY";
-const ERRNO: &str = "SCMP_ACT_ERRNO";
-/// Actions by which the call is made.
-const PERMIT: [&str; 3] = [ALLOW, "SCMP_ACT_LOG", "SCMP_ACT_TRACE"];
 /// The low half of an argument: what the kernel takes for an `int`.
 const INT: u64 = 0xffff_ffff;
 
@@ -66,128 +62,106 @@ const NAMES: [(i64, &str); 21] = [
 
 /// The profile (none: everything is permitted) with what circuits need, and their listener.
 pub fn merged(before: Option<&Value>, place: &Place) -> Result<Value, Wrong> {
-    let none = json!({ "defaultAction": ALLOW });
-    let before = before.filter(|it| !it.is_null()).unwrap_or(&none);
-    let Some(mut profile) = before.as_object().cloned() else {
-        return Err(unlike("linux.seccomp is no object"));
-    };
-    if profile.contains_key("listenerPath") {
-        return Err(Wrong::new(
-            "its seccomp profile has a listenerPath of its own",
-            "a container has one listener, and its endpoint's is the operator's: take that and all SCMP_ACT_NOTIFY out",
-        ));
-    }
-    let by_default = text(&profile, "defaultAction")?;
-    let rules = match profile.remove("syscalls") {
-        None | Some(Value::Null) => Vec::new(),
-        Some(Value::Array(rules)) => rules,
-        Some(_) => return Err(unlike("linux.seccomp.syscalls is no list")),
-    };
-    if by_default == NOTIFY
-        || rules
-            .iter()
-            .any(|rule| rule.get("action") == Some(&json!(NOTIFY)))
-    {
-        return Err(Wrong::new(
-            "its seccomp profile notifies calls to somebody (SCMP_ACT_NOTIFY)",
-            "a container has one listener, and its endpoint's is the operator's: take these out",
-        ));
-    }
-    let mut after = Vec::new();
-    let mut of: Vec<Vec<Map<String, Value>>> = vec![Vec::new(); NAMES.len()];
+    let Profile {
+        by_default,
+        flags,
+        rules,
+    } = Profile::of(before)?;
+    let mut after = vec![unlike_any_other(by_default, place)];
+    let mut of: Vec<Vec<&Rule>> = vec![Vec::new(); NAMES.len()];
     for rule in &rules {
-        let rule = rule
-            .as_object()
-            .ok_or_else(|| unlike("a rule is no object"))?;
-        let names = rule.get("names").and_then(Value::as_array);
-        let names = names.ok_or_else(|| unlike("a rule has no `names`"))?;
         let mut others = Vec::new();
-        for name in names {
-            match NAMES
-                .iter()
-                .position(|(_, ours)| name.as_str() == Some(ours))
-            {
-                Some(at) => of[at].push(rule.clone()),
+        for name in &rule.names {
+            match NAMES.iter().position(|(_, ours)| name == ours) {
+                Some(at) => of[at].push(rule),
                 None => others.push(name.clone()),
             }
         }
         if !others.is_empty() {
-            let mut rule = rule.clone();
-            rule.insert("names".into(), Value::Array(others));
-            after.push(Value::Object(rule));
+            after.push(Rule {
+                names: others,
+                ..rule.clone()
+            });
         }
     }
     for &(number, when) in CALLS {
         // INVARIANT: a test names every call.
         let Some(at) = NAMES.iter().position(|(ours, _)| *ours == number) else {
-            return Err(unlike("a call of circuits has no name"));
+            return Err(Wrong::new("a call of circuits has no name", ""));
         };
         let call = Call {
             name: NAMES[at].1,
-            by_default: &by_default,
+            by_default,
             parts: parts(when),
         };
         call.rules(&of[at], &mut after)?;
     }
-    profile.insert("syscalls".into(), Value::Array(after));
-    // What another architecture's calls are called by is not mediated: such a program is killed.
-    profile.insert("architectures".into(), json!(["SCMP_ARCH_X86_64"]));
-    // Nothing but death would interrupt a call then: decision 23.
-    if let Some(Value::Array(flags)) = profile.get_mut("flags") {
-        flags.retain(|flag| flag != "SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV");
+    let after: Vec<Value> = after.iter().map(Rule::shown).collect();
+    let mut profile = json!({
+        "defaultAction": by_default.action,
+        // What another architecture's calls are called by is not mediated: such a program is killed.
+        "architectures": ["SCMP_ARCH_X86_64"],
+        "listenerPath": place.listener,
+        "listenerMetadata": place.endpoint,
+        "syscalls": after,
+    });
+    if let Some(errno) = by_default.errno {
+        profile["defaultErrnoRet"] = json!(errno);
     }
-    profile.insert("listenerPath".into(), json!(place.listener));
-    profile.insert("listenerMetadata".into(), json!(place.endpoint));
-    Ok(Value::Object(profile))
+    if let Some(flags) = flags {
+        profile["flags"] = json!(flags);
+    }
+    Ok(profile)
+}
+
+/// A rule that runtimes skip: it does what is done anyhow, to a call that there is not. crun keeps the filters that it made,
+/// by a sum of their profiles' words joined together: of names that are cut in two it is the same, and a filter that
+/// was made of such is one of nothing. Whoever writes another profile does not know this name.
+fn unlike_any_other(by_default: Verdict, place: &Place) -> Rule {
+    Rule {
+        names: vec![format!("bulkhead_{:032x}", place.chance)],
+        verdict: by_default,
+        args: Vec::new(),
+    }
 }
 
 /// One call: what is done by default, and what circuits do.
-struct Call<'a> {
+struct Call {
     name: &'static str,
-    by_default: &'a str,
+    by_default: Verdict,
     parts: Vec<(Part, Act)>,
 }
 
-impl Call<'_> {
+impl Call {
     /// Adds its rules.
-    fn rules(&self, before: &[Map<String, Value>], after: &mut Vec<Value>) -> Result<(), Wrong> {
-        let mut always: Option<&Map<String, Value>> = None;
+    fn rules(&self, before: &[&Rule], after: &mut Vec<Rule>) -> Result<(), Wrong> {
+        let mut always: Option<&Rule> = None;
         let mut partly = Vec::new();
-        for rule in before {
-            let args = rule.get("args").and_then(Value::as_array);
-            match args.filter(|args| !args.is_empty()) {
-                Some(args) => partly.push((rule, args)),
-                None => match always {
-                    Some(other) if other.get("action") != rule.get("action") => {
-                        return Err(self.unclear("is permitted and denied by two rules"));
-                    }
-                    _ => always = Some(rule),
-                },
+        for &rule in before {
+            match always {
+                _ if !rule.args.is_empty() => partly.push(rule),
+                Some(other) if other.verdict.action != rule.verdict.action => {
+                    return Err(self.unclear("is permitted and denied by two rules"));
+                }
+                _ => always = Some(rule),
             }
         }
-        let permits = |action: &str| PERMIT.contains(&action);
+        let permits = |verdict: Verdict| PERMIT.contains(&verdict.action);
         match (always, &partly[..]) {
             (Some(_), [_, ..]) => {
                 Err(self.unclear("has a rule without arguments, and one with them"))
-            }
-            (Some(rule), []) => {
-                let action = text(rule, "action")?;
-                match permits(&action) {
-                    true => self.cut(&[], &action, after),
-                    false => self.keep(rule, after),
-                }
             }
             (None, []) if permits(self.by_default) => self.cut(&[], self.by_default, after),
             (None, []) => Ok(()),
             (None, _) if permits(self.by_default) => {
                 Err(self.unclear("is permitted by default, and its arguments have rules"))
             }
-            (None, partly) => {
-                for (rule, args) in partly {
-                    let action = text(rule, "action")?;
-                    match permits(&action) {
-                        true => self.cut(args, &action, after)?,
-                        false => self.keep(rule, after)?,
+            (always, partly) => {
+                for rule in always.iter().chain(partly) {
+                    match permits(rule.verdict) {
+                        true => self.cut(&rule.args, rule.verdict, after)?,
+                        // What denies stays, of this call alone.
+                        false => after.push(self.rule(rule.verdict, rule.args.clone())),
                     }
                 }
                 Ok(())
@@ -195,70 +169,70 @@ impl Call<'_> {
         }
     }
 
-    /// A rule that denies stays, of this call alone.
-    fn keep(&self, rule: &Map<String, Value>, after: &mut Vec<Value>) -> Result<(), Wrong> {
-        let mut rule = rule.clone();
-        rule.insert("names".into(), json!([self.name]));
-        after.push(Value::Object(rule));
-        Ok(())
+    fn rule(&self, verdict: Verdict, args: Vec<Comparison>) -> Rule {
+        let names = vec![self.name.to_owned()];
+        Rule {
+            names,
+            verdict,
+            args,
+        }
     }
 
     /// What is permitted where these arguments are so, by parts.
-    fn cut(&self, given: &[Value], action: &str, after: &mut Vec<Value>) -> Result<(), Wrong> {
+    fn cut(
+        &self,
+        given: &[Comparison],
+        permitted: Verdict,
+        after: &mut Vec<Rule>,
+    ) -> Result<(), Wrong> {
         for (part, act) in &self.parts {
-            let (action, errno) = match act {
-                Act::Permit => (action, None),
-                Act::Notify => (NOTIFY, None),
-                Act::Answer(errno) => (ERRNO, Some(errno)),
+            let verdict = match act {
+                Act::Permit => permitted,
+                Act::Notify => Verdict::plain(NOTIFY),
+                Act::Answer(errno) => Verdict {
+                    action: ERRNO,
+                    errno: Some(errno.cast_unsigned()),
+                },
             };
-            if *act == Act::Permit && action == self.by_default {
+            if verdict == self.by_default {
                 continue;
             }
             for args in self.both(given, part)? {
-                let mut rule = json!({ "names": [self.name], "action": action, "args": args });
-                if let (Some(errno), Some(rule)) = (errno, rule.as_object_mut()) {
-                    rule.insert("errnoRet".into(), json!(errno));
-                }
-                after.push(rule);
+                after.push(self.rule(verdict, args));
             }
         }
         Ok(())
     }
 
     /// Where both hold: as many lists of arguments as that takes, and none where that is nowhere.
-    fn both(&self, given: &[Value], part: &Part) -> Result<Vec<Vec<Value>>, Wrong> {
-        let mut all: Vec<Vec<Value>> = vec![Vec::new()];
-        let mut left: Vec<&Value> = given.iter().collect();
+    fn both(&self, given: &[Comparison], part: &Part) -> Result<Vec<Vec<Comparison>>, Wrong> {
+        let mut all: Vec<Vec<Comparison>> = vec![Vec::new()];
+        let mut left = given.to_vec();
         for &(index, is) in part {
-            let here = |arg: &&Value| arg.get("index").and_then(Value::as_u64) == Some(index);
-            let about: Vec<&Value> = left.iter().copied().filter(here).collect();
-            left.retain(|arg| !here(arg));
-            let choices = match about[..] {
-                [] => vec![is],
-                [arg] => self.intersection(arg, is)?,
-                _ => return Err(self.unclear("has a rule that says two things of one argument")),
+            let here = left.iter().position(|arg| arg.index == index);
+            let choices = match here.map(|here| left.remove(here)) {
+                None => vec![is],
+                Some(arg) => self.intersection(arg, is)?,
             };
             let choices = &choices;
-            let with = |args: Vec<Value>| {
+            let with = |args: Vec<Comparison>| {
                 choices.iter().map(move |is| {
                     let mut args = args.clone();
-                    args.push(is.shown(index));
+                    args.push(is.of(index));
                     args
                 })
             };
             all = all.into_iter().flat_map(with).collect();
         }
         for args in &mut all {
-            args.extend(left.iter().copied().cloned());
+            args.extend_from_slice(&left);
         }
         Ok(all)
     }
 
     /// What an argument may be where a rule of the profile's says something of it too.
-    fn intersection(&self, arg: &Value, is: Is) -> Result<Vec<Is>, Wrong> {
-        let number = |name: &str| arg.get(name).and_then(Value::as_u64);
-        let op = arg.get("op").and_then(Value::as_str).unwrap_or_default();
-        let value = number("value").unwrap_or(0);
+    fn intersection(&self, arg: Comparison, is: Is) -> Result<Vec<Is>, Wrong> {
+        let (op, value) = (arg.operator, arg.value);
         let (mask, ours) = match (is, op, value) {
             (Is::Masked(mask, ours), ..) => (mask, ours),
             (Is::NotZero, "SCMP_CMP_EQ", 0) => return Ok(Vec::new()),
@@ -281,7 +255,7 @@ impl Call<'_> {
                     .collect())
             }
             "SCMP_CMP_MASKED_EQ" => {
-                let theirs = number("valueTwo").unwrap_or(0) & value;
+                let theirs = arg.second & value;
                 match (theirs ^ ours) & mask & value {
                     0 => Ok(vec![Is::Masked(mask | value, ours | theirs)]),
                     _ => Ok(Vec::new()),
@@ -301,12 +275,16 @@ impl Call<'_> {
 }
 
 impl Is {
-    fn shown(self, index: u64) -> Value {
-        match self {
-            Is::Masked(mask, value) => {
-                json!({ "index": index, "value": mask, "valueTwo": value, "op": "SCMP_CMP_MASKED_EQ" })
-            }
-            Is::NotZero => json!({ "index": index, "value": 0, "op": "SCMP_CMP_NE" }),
+    fn of(self, index: u64) -> Comparison {
+        let (operator, value, second) = match self {
+            Is::Masked(mask, value) => ("SCMP_CMP_MASKED_EQ", mask, value),
+            Is::NotZero => ("SCMP_CMP_NE", 0, 0),
+        };
+        Comparison {
+            index,
+            operator,
+            value,
+            second,
         }
     }
 }
@@ -409,16 +387,4 @@ fn others(these: &[(u64, u64)]) -> Vec<(u64, u64)> {
         }
     }
     found
-}
-
-fn text(of: &Map<String, Value>, name: &str) -> Result<String, Wrong> {
-    let found = of.get(name).and_then(Value::as_str).map(str::to_owned);
-    found.ok_or_else(|| unlike(&format!("its seccomp profile lacks {name}")))
-}
-
-fn unlike(what: &str) -> Wrong {
-    Wrong::new(
-        what,
-        "a seccomp profile is as the OCI runtime specification has it",
-    )
 }
