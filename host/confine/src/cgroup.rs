@@ -155,10 +155,10 @@ fn find(mounts: &str, own: &str) -> Option<Hierarchy> {
     Some(Hierarchy::Unified(place(mount, own_path("")?)))
 }
 
-/// The directory under which all groups of Bulkhead stand.
-const PARENT: &str = "bulkhead";
+/// The directory under which all groups of Bulkhead stand, wherever it was started.
+pub const PARENT: &str = "bulkhead";
 /// Where this process and its siblings go, so that their group may be divided.
-const LEAF: &str = "bulkhead-control";
+pub const LEAF: &str = "bulkhead-control";
 
 /// A group. It stays when this value goes; remove it with [`Cgroup::remove`].
 #[derive(Clone, Debug, PartialEq, Eq)]

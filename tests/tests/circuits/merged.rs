@@ -260,3 +260,15 @@ fn a_profile_that_runtimes_would_read_otherwise_starts_no_container() {
         }
     }
 }
+
+#[test]
+fn a_container_is_in_no_group_of_a_switch() {
+    let scene = Scene::of(OPEN);
+    for runtime in ["crun", "runc"] {
+        let app = Container::new(&scene, runtime, "app", "echo runs");
+        let app = app.with("/linux/cgroupsPath", json!("/x/bulkhead/compartment-1-2"));
+        let said = app.run();
+        let is_refused = said.code == 2 && said.err.contains("is one of Bulkhead's");
+        assert!(is_refused, "{runtime}: {said:?}");
+    }
+}

@@ -1,6 +1,7 @@
 //! A bundle's config.json: whose namespaces it joins, and by which filter it runs.
 
 use super::profile;
+use confine::cgroup::{LEAF, PARENT};
 use guard::guard;
 use notify::Ids;
 use serde_json::{Map, Value, json};
@@ -94,10 +95,33 @@ pub fn asks_nothing_more(config: &Value) -> Result<(), Wrong> {
     }
 }
 
+/// Where its control group is said to be: beside `linux.cgroupsPath`, by annotations, below that.
+const OF_GROUPS: [&str; 2] = ["run.oci.systemd.subgroup", "run.oci.delegate-cgroup"];
+
+/// Its control group is none of Bulkhead's, nor below one: its limits would be those of a tenant's switch or operators, and what
+/// it uses on their account. All of them have one of two names above them, wherever Bulkhead was started, and no path
+/// comes there that has neither of them nor `..`. Of the form for systemd (`slice:prefix:name`) each step is a slice's
+/// or a scope's name, which these are not.
+pub fn has_a_group_of_its_own(config: &Value) -> Result<(), Wrong> {
+    let annotation = |name: &&str| config.pointer("/annotations")?.get(*name);
+    let paths = config.pointer("/linux/cgroupsPath").into_iter();
+    let paths = paths.chain(OF_GROUPS.iter().filter_map(annotation));
+    let paths: Vec<&str> = paths.filter_map(Value::as_str).collect();
+    let is_bad = |step: &str| [PARENT, LEAF, ".."].contains(&step);
+    match paths.iter().find(|path| path.split('/').any(is_bad)) {
+        Some(path) if guard!("oci-group") => Err(Wrong::new(
+            format!("its control group {path:?} is one of Bulkhead's, or may be"),
+            "give it one elsewhere, by a path without `..`, `bulkhead` and `bulkhead-control`, or none (linux.cgroupsPath)",
+        )),
+        _ => Ok(()),
+    }
+}
+
 /// What is looked at and replaced, by its names.
-const NAMES: [&str; 27] = [
+const NAMES: [&str; 28] = [
     "annotations",
     "linux",
+    "cgroupsPath",
     "namespaces",
     "type",
     "path",
@@ -340,6 +364,7 @@ mod tests {
             json!({ "linux": { "Seccomp": {} } }),
             json!({ "linux": { "seccomp": { "syscalls": [{ "NAMES": ["x"] }] } } }),
             json!({ "linux": { "namespaces": [{ "Path": "/x" }] } }),
+            json!({ "linux": { "cgroupspath": "/x" } }),
         ] {
             assert!(is_read_alike(&bad).is_err(), "{bad}");
         }
@@ -367,6 +392,38 @@ mod tests {
             let wrong = is_read_alike(&bad).unwrap_err();
             assert!(wrong.what.contains("there is a NUL"), "{bad}: {wrong:?}");
         }
+    }
+
+    #[test]
+    fn a_group_of_ours_is_no_containers() {
+        let of = |path: &str| has_a_group_of_its_own(&json!({ "linux": { "cgroupsPath": path } }));
+        for good in [
+            "",
+            "/web",
+            "/libpod_parent/libpod-a..b",
+            "/bulkheads/x/compartment-1-2",
+            "machine.slice:libpod:web",
+            "system.slice:bulkhead:web",
+        ] {
+            assert_eq!(of(good), Ok(()), "{good}");
+        }
+        for bad in [
+            "/bulkhead/compartment-2099937280-2",
+            "bulkhead/operators-2099937280",
+            "/system.slice/bulkhead.service//./bulkhead/x",
+            "/x/bulkhead-control",
+            "/bulkhead",
+            "/x/../bulkhead.service",
+            "..",
+        ] {
+            assert!(of(bad).is_err(), "{bad}");
+            for name in OF_GROUPS {
+                let config = json!({ "annotations": { name: bad } });
+                assert!(has_a_group_of_its_own(&config).is_err(), "{name}: {bad}");
+            }
+        }
+        // As the supervisor makes them.
+        assert_eq!([PARENT, LEAF], ["bulkhead", "bulkhead-control"]);
     }
 
     #[test]

@@ -188,6 +188,7 @@ async fn prepare(
     };
     bundle::is_read_alike(&config).map_err(wrong)?;
     bundle::asks_nothing_more(&config).map_err(wrong)?;
+    bundle::has_a_group_of_its_own(&config).map_err(wrong)?;
     let endpoint = endpoint(oci.endpoint.as_ref(), &config, &path)?;
     let (users, groups) = bundle::ids(&config).map_err(wrong)?;
 
