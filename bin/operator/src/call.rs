@@ -239,6 +239,11 @@ impl<'a> Call<'a> {
         self.reply(at, value, length_at, value.len())
     }
 
+    /// Whether it is getsockopt(SO_ERROR).
+    pub fn asks_what_failed(&self) -> bool {
+        self.is(libc::SYS_getsockopt) && self.option() == (libc::SOL_SOCKET, libc::SO_ERROR)
+    }
+
     /// A call about a socket that is no circuit: the kernel does it, but for what could tell
     /// it of a circuit if another thread put one in its place meanwhile, which is done here,
     /// on the socket that was looked at.

@@ -38,19 +38,22 @@ use command::verbs::ROLE_OPERATOR;
 use confine::Profile;
 use notify::Sizes;
 use operator::Operator;
+use rustix::process::{Resource, getrlimit};
 use std::fmt::Display;
 use std::process::ExitCode;
 use worker::start;
 
 fn main() -> ExitCode {
-    // Its filter does not let it ask later.
+    // Its filter does not let it ask later. Of a meter it is as of this process.
+    let files = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
+    let files = files.min(confine::FILES);
     let sizes = match Sizes::of_kernel() {
         Ok(sizes) => sizes,
         Err(error) => return said(error),
     };
     notify::leave_no_children();
     match start(Profile::Operator, ROLE_OPERATOR) {
-        Ok(control) => match Operator::new(control, sizes).run() {
+        Ok(control) => match Operator::new(control, sizes, files).run() {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => said(error),
         },

@@ -132,6 +132,10 @@ pub struct Mediator {
     again: bool,
     /// And its socket does not block because that one had it so.
     is_unblocked: bool,
+    /// Some program accepts at its own sockets, and so may at one of circuits that it puts there meanwhile.
+    accepts_natively: bool,
+    /// The namespace that circuits are of, once it was asked for.
+    namespace: Option<Option<u64>>,
     /// Where the call that is done is noted.
     note: u16,
     targets: Targets,
@@ -172,6 +176,8 @@ impl Default for Mediator {
             unclaimed_looked: None,
             again: false,
             is_unblocked: false,
+            accepts_natively: false,
+            namespace: None,
             note: 0,
             targets: Targets::default(),
             relays: Relays::default(),
@@ -566,6 +572,23 @@ impl Mediator {
         }
     }
 
+    /// A call about a socket that is not in the table. Of a circuit all are made where this process makes its own.
+    fn foreign(&mut self, call: &mut Call<'_>) -> Result<Came, Errno> {
+        let own = self.namespace.get_or_insert_with(|| {
+            let own = sockets::stream(true);
+            own.ok().and_then(|own| sockets::namespace(&own.fd))
+        });
+        // Accepted past this process, or none any more: what failed it may ask.
+        let is_circuit = own.is_some() && sockets::namespace(call.fd()?) == *own;
+        if is_circuit && !call.asks_what_failed() && guard!("circuits-unknown") {
+            return Err(Errno::NOTCONN);
+        }
+        let done = call.foreign()?;
+        self.accepts_natively |=
+            done.is_none() && (call.is(libc::SYS_accept) || call.is(libc::SYS_accept4));
+        Ok(done.map_or(Came::Native, |value| Came::To(Ok(value))))
+    }
+
     fn perform(&mut self, slot: u32, call: &mut Call<'_>) -> Result<Came, Errno> {
         if call.is(libc::SYS_socket) {
             return self.socket(slot, call);
@@ -578,13 +601,14 @@ impl Mediator {
         }
         let cookie = call.cookie()?;
         let Some(socket) = self.table.socket(cookie) else {
-            return call
-                .foreign()
-                .map(|done| done.map_or(Came::Native, |v| Came::To(Ok(v))));
+            return self.foreign(call);
         };
         // Passed on, inherited or taken: whose rules would hold for it is not the caller's.
         if socket.endpoint() != slot && guard!("circuits-own") {
             return Err(Errno::ACCESS);
+        }
+        if self.is_unblocked && guard!("circuits-unblocked") {
+            sockets::blocks(call.fd()?, true)?;
         }
         if socket.kind() == Kind::Datagram
             && let Some(came) = self.perform_datagram(slot, cookie, call)

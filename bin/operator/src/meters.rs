@@ -16,7 +16,7 @@ use shm::Words;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
-use telemetry::circuits::{Count, METER_BYTES, METER_WORDS, METERED};
+use telemetry::circuits::{Count, METER_BYTES, METER_WORDS, METERED, carried_by};
 
 /// A rate that was measured so long ago is none any more, ns.
 const STALE: u64 = 2_500_000_000;
@@ -25,7 +25,6 @@ const STALE: u64 = 2_500_000_000;
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What is known of it.
-#[derive(Default)]
 pub struct Meters {
     link: Option<Socket>,
     page: Option<Words>,
@@ -39,10 +38,60 @@ pub struct Meters {
     captures: BTreeMap<u32, Option<u32>>,
     /// Since when somebody waits for it.
     awaited: Option<Instant>,
+    /// How many circuits it has room for.
+    room: usize,
+    /// How many go by it, and of whom: a slot's, or an agreement's.
+    all: usize,
+    by: BTreeMap<(u32, u16), usize>,
+}
+
+impl Default for Meters {
+    fn default() -> Meters {
+        Meters {
+            link: None,
+            page: None,
+            rates: BTreeMap::new(),
+            unsaid: BTreeSet::new(),
+            is_decided: false,
+            captures: BTreeMap::new(),
+            awaited: None,
+            room: METERED,
+            all: 0,
+            by: BTreeMap::new(),
+        }
+    }
 }
 
 impl Meters {
-    /// What the image says of endpoints; the meter is told of what is new. Bound: endpoints.
+    /// It may have so many descriptors.
+    pub fn has_files(&mut self, files: u64) {
+        self.room = carried_by(files);
+    }
+
+    /// These go by it, each of whom.
+    pub fn carries_these(&mut self, by: impl Iterator<Item = (u32, u16)>) {
+        (self.all, self.by) = (0, BTreeMap::new());
+        by.for_each(|by| self.carries_one(by));
+    }
+
+    /// One more does.
+    pub fn carries_one(&mut self, by: (u32, u16)) {
+        self.all += 1;
+        *self.by.entry(by).or_default() += 1;
+    }
+
+    /// Whether there is room for one more of theirs: they may have as many as they leave to others.
+    pub fn has_room_for(&self, by: (u32, u16)) -> bool {
+        let own = self.by.get(&by).copied().unwrap_or(0);
+        own + self.all < self.room
+    }
+
+    /// Whether there is room for one that goes by it because somebody captures: what must has room all the same.
+    pub fn has_room_to_show(&self) -> bool {
+        self.all < self.room / 4 * 3
+    }
+
+    /// What the image says of endpoints; of what is new the meter is told by [`Meters::says`]. Bound: endpoints.
     pub fn decide_by(&mut self, image: &CompartmentImage<'_>) {
         let rates = image.endpoints().iter().filter_map(rates_of);
         let rates: BTreeMap<u32, MeterRates> = rates.map(|body| (body.slot, body)).collect();
@@ -53,7 +102,6 @@ impl Meters {
         if !std::mem::replace(&mut self.is_decided, true) {
             self.unsaid.insert(EVERYBODY);
         }
-        self.says();
     }
 
     /// Tells it of rates that it does not know, as far as there is room.

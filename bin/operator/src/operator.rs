@@ -92,7 +92,9 @@ pub struct Operator {
 
 impl Operator {
     /// One that knows nobody but the supervisor.
-    pub fn new(control: Socket, sizes: Sizes) -> Operator {
+    pub fn new(control: Socket, sizes: Sizes, files: u64) -> Operator {
+        let mut mediator = Mediator::default();
+        mediator.has_files(files);
         Operator {
             control,
             sizes,
@@ -106,7 +108,7 @@ impl Operator {
             programs: BTreeMap::new(),
             most: PROGRAMS,
             near: VecDeque::with_capacity(NEAR),
-            mediator: Mediator::default(),
+            mediator,
             wants_meter: false,
             image: None,
             cutting: None,

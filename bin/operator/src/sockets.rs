@@ -217,8 +217,8 @@ pub fn is_readable(fd: &OwnedFd) -> Result<bool, Errno> {
     poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&now)).map(|ready| ready != 0)
 }
 
-/// The connection that waits longest; `None`: none does. Nobody else accepts here, so that one
-/// that waited still does. It is `taken` next, where there is one.
+/// The connection that waits longest; `None`: none does. It is `taken` next, where there is one. Nobody else accepts here,
+/// so that one that waited still does.
 pub fn accepts(
     fd: &OwnedFd,
     nonblocking: bool,
@@ -231,6 +231,39 @@ pub fn accepts(
     let mut flags = SocketFlags::CLOEXEC;
     flags.set(SocketFlags::NONBLOCK, nonblocking);
     accept_with(fd, flags).map(Some)
+}
+
+/// The same where a program may accept by itself meanwhile: it is not waited for the next one.
+pub fn accepts_at_once(
+    fd: &OwnedFd,
+    nonblocking: bool,
+    taken: impl FnOnce(),
+) -> Result<Option<OwnedFd>, Errno> {
+    let flags = fcntl_getfl(fd)?;
+    let blocks = !flags.contains(OFlags::NONBLOCK) && guard!("circuits-accepts-at-once");
+    if !is_readable(fd)? {
+        return Ok(None);
+    }
+    if blocks {
+        fcntl_setfl(fd, flags | OFlags::NONBLOCK)?;
+    }
+    let came = accepts(fd, nonblocking, taken);
+    if blocks {
+        fcntl_setfl(fd, flags)?;
+    }
+    match came {
+        Err(Errno::AGAIN) => Ok(None),
+        came => came,
+    }
+}
+
+/// The cookie of the network namespace that a socket is of (SO_NETNS_COOKIE), by which of those that an operator does
+/// not know circuits can be told from programs' own.
+pub fn namespace(fd: &impl AsFd) -> Option<u64> {
+    const NETNS_COOKIE: i32 = 71;
+    let mut cookie = [0; 8];
+    let length = notify::option(fd.as_fd(), libc::SOL_SOCKET, NETNS_COOKIE, &mut cookie);
+    (length == Ok(8)).then(|| u64::from_ne_bytes(cookie))
 }
 
 #[cfg(test)]
@@ -257,5 +290,27 @@ mod tests {
         });
         let told = told.recv_timeout(Duration::from_secs(5));
         assert_eq!(told, Ok((Err(Errno::AGAIN), false)));
+    }
+
+    /// A program may accept what was seen there by itself, if another thread has the kernel do it.
+    #[test]
+    fn what_somebody_else_accepts_is_not_waited_for() {
+        let listener = stream(false).unwrap();
+        let own = name(&listener.fd).unwrap();
+        listens(&listener.fd, own).unwrap();
+        let (tell, told) = mpsc::channel();
+        std::thread::spawn(move || {
+            let client = stream(false).unwrap();
+            connects(&client.fd, own).unwrap();
+            let steals = || drop(accept_with(&listener.fd, SocketFlags::CLOEXEC).unwrap());
+            let came = accepts_at_once(&listener.fd, true, steals);
+            let flags = fcntl_getfl(&listener.fd).unwrap();
+            connects(&stream(false).unwrap().fd, own).unwrap();
+            let next = accepts_at_once(&listener.fd, true, || {});
+            let next = next.is_ok_and(|it| it.is_some());
+            tell.send((came.map(drop), flags.contains(OFlags::NONBLOCK), next))
+        });
+        let told = told.recv_timeout(Duration::from_secs(5));
+        assert_eq!(told, Ok((Ok(()), false, true)));
     }
 }

@@ -175,11 +175,12 @@ impl Table {
         }
     }
 
-    /// Notes that what this socket has begun waits with this token: not its cookie, as it is a meter's that waits.
+    /// Notes that what this socket has begun waits with this token: not its cookie, as it is a meter's end that waits, whose cookie
+    /// that is; of one that was accepted from across an agreement, the cookie of the meter's end.
     pub fn waits_as(&mut self, cookie: u64, token: u64) {
         if let Ok((at, mut socket)) = self.find(cookie)
             && socket.kind == Kind::Stream
-            && socket.generation != 0
+            && (socket.generation != 0 || socket.crossing != 0)
             && matches!(socket.state, State::Connecting | State::Connected)
         {
             socket.token = token;

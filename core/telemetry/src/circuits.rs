@@ -70,6 +70,17 @@ pub const CUT_HIDDEN: u64 = 3;
 
 /// Circuits that one meter counts at most.
 pub const METERED: usize = 4096;
+/// Circuits that one carries which may have so many descriptors: each has two sockets and two pipes, and
+/// some are its own.
+pub const fn carried_by(files: u64) -> usize {
+    let room = files.saturating_sub(128) / 6;
+    if room < METERED as u64 {
+        room as usize
+    } else {
+        METERED
+    }
+}
+
 /// Words that a meter writes of each.
 pub const METER_WORDS: usize = 8;
 /// Bytes of its page.

@@ -152,6 +152,51 @@ static void swap(void) {
   fprintf(stderr, "%d of circuits, %d others\n", internet, none);
 }
 
+// One that the kernel accepts at a circuit's listener, which stood where a plain one stood when it was asked.
+static void *calls(void *none) {
+  struct sockaddr_in own;
+  socklen_t length = sizeof own;
+  getsockname(circuit, (struct sockaddr *)&own, &length);
+  while (!over) {
+    int client = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+    connect(client, (struct sockaddr *)&own, length);
+    close(client);
+  }
+  return none;
+}
+
+static void steal(void) {
+  struct sockaddr_in own = at("127.0.0.1", 0);
+  struct sockaddr_un name = {AF_UNIX};
+  pthread_t swapping, calling;
+  int stolen = 0, known = 0, passing = 0, named = 0;
+  circuit = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+  plain = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0), number = dup(plain);
+  snprintf(name.sun_path + 1, sizeof name.sun_path - 1, "steals %d", getpid());
+  if (bind(circuit, (struct sockaddr *)&own, sizeof own) || listen(circuit, 50)) perror("listen"), exit(1);
+  if (bind(plain, (struct sockaddr *)&name, sizeof name) || listen(plain, 5)) perror("plain"), exit(1);
+  pthread_create(&swapping, 0, swaps, 0);
+  pthread_create(&calling, 0, calls, 0);
+  for (int n = 0; n < MANY && (stolen < 3 || !known); n++) {
+    union { struct sockaddr_storage any; struct sockaddr a; struct sockaddr_un u; } peer;
+    socklen_t length = sizeof peer;
+    int one = 1, came = accept(number, 0, 0);
+    if (came < 0) continue;
+    if (!getpeername(came, &peer.a, &length)) {
+      if (peer.a.sa_family == AF_INET) known++;
+      else if (length > 2) named++;
+    } else stolen++;
+    setsockopt(came, SOL_SOCKET, 83, &one, sizeof one);
+    one = 0, length = sizeof one;
+    if (!getsockopt(came, SOL_SOCKET, 83, &one, &length) && one) passing++;
+    close(came);
+  }
+  over = 1;
+  pthread_join(swapping, 0);
+  pthread_join(calling, 0);
+  printf("named %d passing %d%s\n", named, passing, stolen && known ? " both seen" : " one kind alone");
+}
+
 // A name of its choice for a circuit: the kernel binds one socket, which stood where the circuit
 // stands by then.
 static void take(void) {
@@ -195,6 +240,7 @@ int main(int count, char **words) {
   if (!strcmp(word, "conventions")) conventions();
   if (!strcmp(word, "flip")) flip();
   if (!strcmp(word, "swap")) swap();
+  if (!strcmp(word, "steal")) steal();
   if (!strcmp(word, "take")) take();
   if (!strcmp(word, "rights")) rights();
 }

@@ -139,6 +139,16 @@ fn the_names_behind_circuits_are_never_seen_or_used() {
     }
 }
 
+/// The kernel accepts what its program has it accept; to whom it is, and what crosses it, stays as it was.
+#[test]
+fn what_is_accepted_past_the_operator_passes_nothing_but_bytes() {
+    let scene = scene(OPEN);
+    for _ in 0..3 {
+        let said = says(&scene, "app", "{c} steal");
+        assert_eq!(said, "named 0 passing 0 both seen\n");
+    }
+}
+
 /// Who could give a circuit a name that was somebody's would be called for him.
 #[test]
 fn nobody_names_a_circuit() {

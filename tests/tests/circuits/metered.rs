@@ -220,6 +220,78 @@ fn who_sends_faster_waits_and_gets_through_whole() {
     }
 }
 
+/// `sink PORT` prints how much has come in all, every tenth of a second; `leaves ADDRESS PORT` sends as much as it can
+/// without waiting, prints how much that was and closes.
+const LEFT: &str = r#"
+import socket, sys, threading, time
+word, rest = sys.argv[1], sys.argv[2:]
+if word == 'sink':
+    s = socket.socket(); s.bind(('0.0.0.0', int(rest[0]))); s.listen(16); print('serving', flush=True)
+    total = 0
+    def tells():
+        while True: print(total, flush=True); time.sleep(0.1)
+    threading.Thread(target=tells, daemon=True).start()
+    while True:
+        c, _ = s.accept()
+        try:
+            while data := c.recv(1 << 16): total += len(data)
+        except OSError: pass
+        c.close()
+else:
+    c = socket.socket(); c.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)
+    c.connect((rest[0], int(rest[1]))); c.setblocking(False); sent, data = 0, bytes(1 << 16)
+    try:
+        while True: sent += c.send(data)
+    except BlockingIOError: pass
+    print(sent, flush=True)
+"#;
+
+/// Its program has closed it, and most of what it sent is on the way: it is a circuit as long as that is.
+#[test]
+fn what_its_program_has_closed_is_seen_cut_and_held_to_its_rate() {
+    let spec = with("rate: 1Mbit, attach: circuits") + &GUARDED.replace("app }", "app}");
+    let scene = bulk(&spec);
+    scene.file("left.py", LEFT);
+    let web = scene.start("web", "exec python3 {f}/left.py sink 80", "serving");
+    let came = || -> u64 { web.out().lines().last().unwrap().parse().unwrap() };
+    let app = spec
+        .lines()
+        .find(|line| line.contains("name: app,"))
+        .unwrap();
+    let gone = spec.replace(&format!("{app}\n"), "");
+    let gone = &gone[..gone.find("    policy:").unwrap()];
+    for how in ["id", "rule", "endpoint"] {
+        let before = came();
+        let sent = scene.says("app", "python3 {f}/left.py leaves 10.1.1.10 80");
+        let sent: u64 = sent.trim().parse().unwrap();
+        assert!(sent > 1 << 20, "{sent}");
+        let one = only(&scene, "metered").unwrap();
+        assert_eq!(one["from"], "red/app");
+        match how {
+            "id" => assert_eq!(
+                cut(&scene, one["circuit"]["id"].as_str().unwrap()).code,
+                0,
+                "{one}"
+            ),
+            "rule" => scene.apply(&spec.replace("ports: [80]", "ports: [81]")),
+            _ => scene.apply(gone),
+        }
+        assert_eq!(only(&scene, "metered"), None, "{how}");
+        std::thread::sleep(Duration::from_millis(300));
+        let then = came();
+        std::thread::sleep(Duration::from_millis(700));
+        assert_eq!(came(), then, "{how}: it goes on");
+        assert!(
+            then - before < sent / 2,
+            "{how}: {sent}, and {} came",
+            then - before
+        );
+        if how == "rule" {
+            scene.apply(&spec);
+        }
+    }
+}
+
 #[test]
 fn a_rate_that_comes_ends_what_goes_past_it_and_nothing_else_does() {
     let scene = Scene::of(OPEN);

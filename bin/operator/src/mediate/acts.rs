@@ -136,10 +136,17 @@ impl Mediator {
         }
         self.table.disconnect(cookie).map_err(number)?;
         // Bound: nobody is let in meanwhile.
-        while sockets::accepts(call.fd()?, true, || {})?.is_some() {}
+        while sockets::accepts_at_once(call.fd()?, true, || {})?.is_some() {}
         self.unclaimed.retain(|at| at != cookie);
         self.settle_relays();
         Ok(Came::To(Ok(0)))
+    }
+
+    /// For who follows, of the call that is done.
+    fn notes_at_call(&self, what: u64) {
+        if let Some(notes) = &self.notes {
+            notes.puts(self.note, what);
+        }
     }
 
     pub(super) fn connect(
@@ -149,11 +156,8 @@ impl Mediator {
         call: &Call<'_>,
     ) -> Result<Came, Errno> {
         let address = call.address()?;
-        if self.is_unblocked && guard!("circuits-unblocked") {
-            sockets::blocks(call.fd()?, true)?;
-        }
-        if let (Some(notes), false) = (&self.notes, call.is_nonblocking()?) {
-            notes.puts(self.note, UNBLOCKED | cookie);
+        if !call.is_nonblocking()? {
+            self.notes_at_call(UNBLOCKED | cookie);
         }
         self.asked = Some((cookie, address.clone()));
         if self.was_connected(cookie, &address) {
@@ -262,6 +266,7 @@ impl Mediator {
         if metered && !self.meters.takes() {
             return self.without_meter(cookie);
         }
+        self.room_at_meter(carrier, (slot, 0))?;
         self.table
             .place(cookie, call.place(call.numbers()[0].cast_unsigned()));
         // Bound: each listener that turns out to be gone is forgotten.
@@ -382,7 +387,17 @@ impl Mediator {
         if self.table.has_waiting(cookie) {
             self.room_for(slot)?;
         }
-        let Some(made) = self.take_in(cookie, call.fd()?, nonblock)? else {
+        let came = match self.accepts_natively && !call.is_nonblocking()? {
+            true => {
+                // Who ends meanwhile leaves it as one that does not block.
+                self.notes_at_call(UNBLOCKED | cookie);
+                let came = self.take_in(cookie, call.fd()?, nonblock);
+                self.notes_at_call(0);
+                came
+            }
+            false => self.take_in(cookie, call.fd()?, nonblock),
+        };
+        let Some(made) = came? else {
             if call.is_nonblocking()? {
                 return Err(Errno::AGAIN);
             }
@@ -473,7 +488,10 @@ impl Mediator {
     ) -> Result<Option<Made>, Errno> {
         // Bound: the kernel's queue.
         loop {
-            let came = sockets::accepts(fd, nonblock, || self.takes(true));
+            let came = match self.accepts_natively {
+                true => sockets::accepts_at_once(fd, nonblock, || self.takes(true)),
+                false => sockets::accepts(fd, nonblock, || self.takes(true)),
+            };
             let Some(fd) = came.inspect_err(|_| self.takes(false))? else {
                 break;
             };

@@ -193,14 +193,15 @@ impl Mediator {
         if !self.has_room_for(slot) {
             return Err(Why::Full(at));
         }
-        let metered = self.carrier([ELSEWHERE, slot]).is_metered();
-        if metered && !self.meters.is_linked() {
+        let carrier = self.carrier([ELSEWHERE, slot]);
+        if carrier.is_metered() && !self.meters.is_linked() {
             self.meters.awaits();
             return match self.meters.is_overdue() {
                 true => Err(not(Errno::NETDOWN)),
                 false => Err(Why::Full(at)),
             };
         }
+        self.room_at_meter(carrier, (ELSEWHERE, tag)).map_err(not)?;
         match self.table.enqueue_beyond(at, pending, more) {
             Ok(()) => {}
             Err(circuit::Errno::EAGAIN | circuit::Errno::ENOBUFS) => return Err(Why::Full(at)),
@@ -299,6 +300,9 @@ impl Mediator {
         let made = self.unclaimed.keeps(By::Listener(at), own)?;
         let pending = self.takes_place((tag, id), at, &made, carrier);
         let pending = pending.inspect_err(|_| self.unclaimed.is_over(made.cookie))?;
+        self.table.waits_as(made.cookie, near.cookie);
+        self.write();
+        self.meters.carries_one((ELSEWHERE, tag));
         let ends = [pending.client, pending.local];
         let body = self.described(made.cookie, [ELSEWHERE, slot], ends);
         // Where it is not carried both ends are closed.

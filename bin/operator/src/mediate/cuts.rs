@@ -199,10 +199,11 @@ impl Mediator {
         if !is_whole {
             live.extend(self.living().into_iter().flatten());
         }
-        // Nobody has what is gone.
-        self.hunts
-            .ends
-            .retain(|cookie, _| live.contains_key(cookie));
+        // Nobody has what is gone, but perhaps a meter.
+        self.hunts.ends.retain(|cookie, it| {
+            live.contains_key(cookie)
+                || it.socket.carrier().is_metered() && live.contains_key(&it.socket.token())
+        });
         let tried = |_: &u64, it: &mut Hunted| it.tried >= HUNTS;
         let missing: Vec<_> = self.hunts.ends.extract_if(.., tried).collect();
         if !missing.is_empty() {

@@ -93,6 +93,7 @@ impl Mediator {
         if carrier.is_metered() && !self.meters.takes() {
             return self.without_meter(cookie);
         }
+        self.room_at_meter(carrier, (slot, 0))?;
         let far = match carrier.is_metered() {
             true => Some(sockets::stream(true)?),
             false => None,
@@ -189,6 +190,7 @@ impl Mediator {
                 let body = self.described(cookie, [slot, ELSEWHERE], [local, remote]);
                 let carrier = self.table.socket(cookie).map(|socket| socket.carrier());
                 let carrier = carrier.unwrap_or(Carrier::Meter);
+                self.table.waits_as(cookie, far.cookie);
                 self.connect_metered((&body, carrier), far, (call.fd()?, door))
             }
             None => sockets::connects_at_once(call.fd()?, call.flags()?, door),

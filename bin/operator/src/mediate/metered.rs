@@ -1,16 +1,18 @@
 //! Circuits that go by the meter, and those that are cut because somebody says so.
 
+use super::leaves::ELSEWHERE;
 use super::*;
 use command::verbs::{Capture, Metered};
 use rustix::event::Timespec;
 use seqpacket::Socket;
 use telemetry::circuits::{CUT_BYTES, CUT_DONE, CUT_HIDDEN, CUT_UNKNOWN};
 
-/// Circuits of a compartment that go by its meter, of the 4,096 that it has room for, beyond which
-/// none does because somebody captures.
-const SHOWN: usize = 3072;
-
 impl Mediator {
+    /// A meter may have so many descriptors.
+    pub fn has_files(&mut self, files: u64) {
+        self.meters.has_files(files);
+    }
+
     /// Whether some endpoint's circuits are metered.
     pub fn wants_meter(&self) -> bool {
         self.meters.are_wanted()
@@ -34,9 +36,47 @@ impl Mediator {
     /// goes unseen, as it would if nobody captured.
     fn shows(&self, slots: [u32; 2]) -> bool {
         let comes = self.meters.is_linked() || !self.meters.is_overdue();
-        // What must go by the meter has room there all the same.
-        let carried = || (self.table.all()).filter(|it| it.carrier().is_metered());
-        self.meters.captures(slots) && comes && carried().count() < SHOWN
+        self.meters.captures(slots) && comes && self.meters.has_room_to_show()
+    }
+
+    /// Whether the meter has room for one more of those that must go by it, of who begins it: a slot, or by
+    /// which agreement.
+    ///
+    /// # Errors
+    /// NOBUFS: as many of theirs go by it as it has room left for others'.
+    pub(super) fn room_at_meter(&mut self, carrier: Carrier, by: (u32, u16)) -> Result<(), Errno> {
+        if carrier != Carrier::Meter || self.meters.has_room_for(by) {
+            return Ok(());
+        }
+        // Of those that are over nobody says so.
+        if by.1 == 0 {
+            self.sweep_of(false);
+        }
+        if !self.meters.has_room_for(by) {
+            self.sweep_at_times();
+        }
+        match self.meters.has_room_for(by) || !guard!("meter-share") {
+            true => Ok(()),
+            false => Err(Errno::NOBUFS),
+        }
+    }
+
+    /// Who has begun how many that go by the meter.
+    pub(super) fn counts_carried(&mut self) {
+        let metered = self.table.all().filter(|it| it.carrier().is_metered());
+        let by = metered.map(|it| match it.is_initiator() {
+            true => (it.endpoint(), 0),
+            false => (ELSEWHERE, it.crossing()),
+        });
+        self.meters.carries_these(by);
+    }
+
+    /// Circuits that a meter carries and that a program has closed: as long as the meter has its own end of them
+    /// they go on.
+    pub(super) fn carried(&self, live: &BTreeSet<u64>) -> Vec<u64> {
+        let metered = self.table.all().filter(|it| it.carrier().is_metered());
+        let carried = metered.filter(|it| live.contains(&it.token()) && guard!("meter-carried"));
+        carried.map(circuit::Socket::cookie).collect()
     }
 
     /// There is a meter from now on, or another one: who waits for it goes on.
@@ -67,9 +107,11 @@ impl Mediator {
     /// A meter is told what it had no room for. Who waits for one that does not come is told, or for room,
     /// where there is some.
     pub fn meter_tick(&mut self, find: Find<'_>) {
-        self.meters.says();
-        if self.is_to_end_metered() && self.meters.takes() && guard!("circuits-ends-later") {
+        if self.is_to_end_metered() && guard!("circuits-ends-later") {
             self.ends_metered();
+        }
+        if !self.is_to_end_metered() || !guard!("meter-ends-first") {
+            self.meters.says();
         }
         if !self.meters.is_awaited() {
             return;
@@ -136,6 +178,7 @@ impl Mediator {
         sockets::connects(&far.fd, name)?;
         self.table.carry(body.id, carrier, 0);
         self.write();
+        self.meters.carries_one((body.from, 0));
         // Its other end is here alone until the meter has it.
         self.takes(true);
         let near = self.relays.circuit(fd);

@@ -21,6 +21,8 @@ impl Mediator {
         self.doubts_lost();
         self.settle();
         self.review();
+        // What is to end is told first: without its rate it would go at once.
+        self.meters.says();
     }
 
     /// Goes on with what the operator before noted.
@@ -235,7 +237,7 @@ impl Mediator {
         // Bound: as many as may wait.
         for _ in 0..4 * BEYOND_BACKLOG {
             self.beats();
-            if !matches!(sockets::accepts(&fd, true, || {}), Ok(Some(_))) {
+            if !matches!(sockets::accepts_at_once(&fd, true, || {}), Ok(Some(_))) {
                 break;
             }
         }
@@ -503,6 +505,7 @@ impl Mediator {
                 live.extend(far.map(circuit::Socket::cookie));
             }
         }
+        live.extend(self.carried(&live));
         let gone = |socket: &&circuit::Socket| {
             socket.kind() == Kind::Datagram && !live.contains(&socket.cookie())
         };
@@ -571,6 +574,7 @@ impl Mediator {
             }
         }
         self.counts.append(&mut counts);
+        self.counts_carried();
     }
 
     /// A program with all that it started is gone.

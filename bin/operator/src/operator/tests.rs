@@ -11,7 +11,7 @@ fn programs_are_bounded_and_each_is_told_before_it_counts() {
     };
     setrlimit(Resource::Nofile, limit).unwrap();
     let (control, supervisor) = Socket::pair().unwrap();
-    let mut operator = Operator::new(control, Sizes::of_kernel().unwrap());
+    let mut operator = Operator::new(control, Sizes::of_kernel().unwrap(), u64::MAX);
     operator.epoll = Some(epoll::create(epoll::CreateFlags::CLOEXEC).unwrap());
     let (any, _other) = std::os::unix::net::UnixStream::pair().unwrap();
     let one = || OwnedFd::from(any.try_clone().unwrap());
@@ -40,7 +40,7 @@ fn programs_are_bounded_and_each_is_told_before_it_counts() {
 /// One that follows who noted in this page.
 fn follows(page: &OwnedFd) -> (Operator, Socket) {
     let (control, supervisor) = Socket::pair().unwrap();
-    let mut operator = Operator::new(control, Sizes::of_kernel().unwrap());
+    let mut operator = Operator::new(control, Sizes::of_kernel().unwrap(), u64::MAX);
     operator.epoll = Some(epoll::create(epoll::CreateFlags::CLOEXEC).unwrap());
     let page = page.try_clone().unwrap();
     let operate = Message::new(0, &Operate::default());
@@ -131,7 +131,7 @@ fn told(operator: &Operator) -> BTreeMap<u32, bool> {
 #[test]
 fn every_program_is_looked_at_once_by_the_set_or_beside_it() {
     let (control, _supervisor) = Socket::pair().unwrap();
-    let mut operator = Operator::new(control, Sizes::of_kernel().unwrap());
+    let mut operator = Operator::new(control, Sizes::of_kernel().unwrap(), u64::MAX);
     operator.epoll = Some(epoll::create(epoll::CreateFlags::CLOEXEC).unwrap());
     let count = 2 * NEAR as u32 + 3;
     let mut others = Vec::new();
@@ -163,7 +163,7 @@ fn every_program_is_looked_at_once_by_the_set_or_beside_it() {
 #[test]
 fn a_program_that_the_supervisor_does_not_hear_of_is_not_mediated() {
     let (control, supervisor) = Socket::pair().unwrap();
-    let mut operator = Operator::new(control, Sizes::of_kernel().unwrap());
+    let mut operator = Operator::new(control, Sizes::of_kernel().unwrap(), u64::MAX);
     operator.epoll = Some(epoll::create(epoll::CreateFlags::CLOEXEC).unwrap());
     drop(supervisor);
     let (any, _other) = std::os::unix::net::UnixStream::pair().unwrap();
@@ -175,7 +175,7 @@ fn a_program_that_the_supervisor_does_not_hear_of_is_not_mediated() {
 fn what_the_supervisor_does_not_take_now_it_is_told_later_and_in_order() {
     const MANY: u32 = 5000;
     let (control, supervisor) = Socket::pair().unwrap();
-    let mut operator = Operator::new(control, Sizes::of_kernel().unwrap());
+    let mut operator = Operator::new(control, Sizes::of_kernel().unwrap(), u64::MAX);
     for number in 0..MANY {
         let gone = ProgramGone {
             number,
@@ -195,7 +195,7 @@ fn what_the_supervisor_does_not_take_now_it_is_told_later_and_in_order() {
 /// One whose supervisor has not read what it was told.
 fn full() -> (Operator, Socket) {
     let (control, supervisor) = Socket::pair().unwrap();
-    let mut operator = Operator::new(control, Sizes::of_kernel().unwrap());
+    let mut operator = Operator::new(control, Sizes::of_kernel().unwrap(), u64::MAX);
     operator.epoll = Some(epoll::create(epoll::CreateFlags::CLOEXEC).unwrap());
     let mut number = 1000;
     while operator.unsaid.is_empty() {
@@ -252,7 +252,7 @@ fn that_a_container_is_not_taken_is_told_later_too_and_once() {
 #[test]
 fn a_program_of_a_port_that_is_gone_is_nobodys() {
     let (control, supervisor) = Socket::pair().unwrap();
-    let mut operator = Operator::new(control, Sizes::of_kernel().unwrap());
+    let mut operator = Operator::new(control, Sizes::of_kernel().unwrap(), u64::MAX);
     operator.epoll = Some(epoll::create(epoll::CreateFlags::CLOEXEC).unwrap());
     let (any, _other) = std::os::unix::net::UnixStream::pair().unwrap();
     operator.adopt(7, 1, any.into()).unwrap();
@@ -276,7 +276,7 @@ fn a_program_of_a_port_that_is_gone_is_nobodys() {
 #[test]
 fn that_rules_are_in_force_is_said_when_all_endpoints_are_told_of() {
     let (control, supervisor) = Socket::pair().unwrap();
-    let mut operator = Operator::new(control, Sizes::of_kernel().unwrap());
+    let mut operator = Operator::new(control, Sizes::of_kernel().unwrap(), u64::MAX);
     let tables = crate::decide::tests::tables().finish().unwrap();
     let sealed = shm::SealedImage::create("image", &tables).unwrap();
     let mapped = shm::SealedImage::map(sealed).unwrap();
@@ -298,7 +298,7 @@ fn that_rules_are_in_force_is_said_when_all_endpoints_are_told_of() {
 #[test]
 fn whose_calls_have_this_process_wait_is_paused_once_for_each() {
     let (control, _supervisor) = Socket::pair().unwrap();
-    let mut operator = Operator::new(control, Sizes::of_kernel().unwrap());
+    let mut operator = Operator::new(control, Sizes::of_kernel().unwrap(), u64::MAX);
     let spent = |copying| Spent {
         slot: 7,
         time: Duration::from_millis(110),

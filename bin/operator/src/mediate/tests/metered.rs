@@ -236,6 +236,113 @@ fn what_was_begun_to_an_endpoint_that_goes_is_ended_by_the_meter() {
     }
 }
 
+/// What it carries goes on when the program that began it has closed it, or the one that took it in from across an agreement.
+#[test]
+fn what_a_meter_carries_lives_until_the_meter_has_done_with_it() {
+    let mut mediator = with_circuits(&tables());
+    mediator.opens(WEB, 9);
+    mediator.live = Some(Live::new().unwrap());
+    let ends = [0, 1].map(|_| sockets::stream(true).unwrap());
+    let table = &mut mediator.table;
+    let local = table.socket(1).unwrap().remote().unwrap();
+    let (bytes, length) = circuit::write(circuit::Family::V4, local);
+    table.create(30, NEAR, circuit::Family::V4, 0).unwrap();
+    table.bind(30, &bytes[..length], true, 7).unwrap();
+    table.listen(30, 9, [7; 16], 7).unwrap();
+    let pending = Pending {
+        client: Endpoint {
+            ip: of(77),
+            port: 7,
+        },
+        local,
+        token: 77,
+        crossing: 5,
+        relayed: false,
+    };
+    table.enqueue(30, pending).unwrap();
+    table.crossed(30, 41, 77, 5).unwrap();
+    table.cross(41, 5, Carrier::Meter, 1, 0);
+    table.carry(1, Carrier::Meter, 0);
+    for (cookie, end) in [1, 41].into_iter().zip(&ends) {
+        table.waits_as(cookie, end.cookie);
+    }
+    mediator.write();
+    mediator.sweep();
+    let known = |mediator: &Mediator| [1, 2, 41].map(|it| mediator.table.socket(it).is_some());
+    assert_eq!(known(&mediator), [true, false, true]);
+    assert_eq!(mediator.counts[&WEB], 1, "it is one of its endpoint's");
+    let (link, meter) = Socket::pair().unwrap();
+    mediator.link_meter(link, &|_| None);
+    assert_eq!(told_of_all(&meter), []);
+    assert_eq!([1, 41].map(|it| mediator.cut_one(it)), [CUT_DONE; 2]);
+    assert_eq!([0; 2].map(|_| told::<EndMetered>(&meter).0.id), [1, 41]);
+    // It is cut, and what has ended by itself is none.
+    let table = &mut mediator.table;
+    table.carry(1, Carrier::Meter, 0);
+    mediator.write();
+    drop(ends);
+    mediator.sweep();
+    assert_eq!(known(&mediator), [false; 3]);
+}
+
+/// Else it would go on at once, without a rate.
+#[test]
+fn what_is_to_end_is_told_before_its_rate_is_over() {
+    for full in [false, true] {
+        let mut mediator = with_circuits(&metered(1000));
+        let end = sockets::stream(true).unwrap();
+        mediator.live = Some(Live::new().unwrap());
+        mediator.table.carry(1, Carrier::Meter, 0);
+        mediator.table.waits_as(1, end.cookie);
+        mediator.write();
+        let (link, meter) = Socket::pair().unwrap();
+        mediator.link_meter(link, &|_| None);
+        assert_eq!(told_of_all(&meter).len(), 1);
+        while full && mediator.meters.end(99) {}
+        let mut none = tables();
+        none.rule_tables = vec![judged(image::rules::Action::Deny, 1)];
+        none.endpoints[0].egress = 0;
+        mediator.use_image(mapped(&none));
+        if full {
+            // Nobody has it any more but the meter.
+            let _ = mediator.seeks();
+            while meter.recv().unwrap().is_some() {}
+            mediator.meter_tick(&|_| None);
+        }
+        assert_eq!(told::<EndMetered>(&meter).0.id, 1, "{full}");
+        mediator.meter_tick(&|_| None);
+        assert_eq!(told::<MeterRates>(&meter).0.to, 0, "{full}");
+    }
+}
+
+#[test]
+fn nobody_takes_all_of_a_meter() {
+    let mut mediator = with_circuits(&metered(0));
+    mediator.live = None;
+    // Room for eight.
+    mediator.has_files(128 + 6 * 8);
+    let asks = |mediator: &mut Mediator, by| mediator.room_at_meter(Carrier::Meter, by);
+    let begins = |mediator: &mut Mediator, by| {
+        let mut begun = 0;
+        while asks(mediator, by).is_ok() {
+            mediator.meters.carries_one(by);
+            begun += 1;
+        }
+        begun
+    };
+    let all = [(WEB, 0), (u32::MAX, 7), (u32::MAX, 8), (NEAR, 0)];
+    let begun = all.map(|by| begins(&mut mediator, by));
+    assert_eq!(begun, [4, 2, 1, 1]);
+    assert_eq!(asks(&mut mediator, (NEAR, 0)), Err(Errno::NOBUFS));
+    assert_eq!(mediator.room_at_meter(Carrier::Kernel, (NEAR, 0)), Ok(()));
+    // By what there is, once that is counted.
+    mediator.count();
+    assert_eq!(asks(&mut mediator, (NEAR, 0)), Ok(()));
+    mediator.table.carry(1, Carrier::Meter, 0);
+    mediator.count();
+    assert_eq!(begins(&mut mediator, (WEB, 0)), 3);
+}
+
 /// Its token is what the other side's operator says.
 #[test]
 fn what_came_by_an_agreement_is_of_no_circuit_inside() {
