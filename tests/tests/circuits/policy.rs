@@ -114,6 +114,48 @@ fn a_circuit_ends_with_the_address_that_it_was_by() {
     assert_eq!(other.wait(std::time::Duration::from_millis(300)), None);
 }
 
+/// `late` listens at port 80 and accepts when the file NAME is there, prints what came, and ends; `early` connects, sends
+/// a word and then, for as long as it can, another.
+const WAITING: &str = r#"
+import os, socket, sys, time
+if sys.argv[1] == 'late':
+    s = socket.socket(); s.bind(('0.0.0.0', 80)); s.listen(8); print('listens', flush=True)
+    while not os.path.exists(sys.argv[2]): time.sleep(0.02)
+    c, _ = s.accept(); came = b''
+    try:
+        while data := c.recv(1000): came += data
+    except OSError: pass
+    print(len(came), came[:5], flush=True)
+else:
+    c = socket.create_connection(('10.1.1.10', 80)); c.sendall(b'early'); print('sent', flush=True)
+    sent = 5
+    try:
+        while True: sent += c.send(b'.'); time.sleep(0.01)
+    except OSError: print('over', sent, flush=True)
+"#;
+
+/// Nobody says to who connects that nobody has accepted yet: it is ended where it waits.
+#[test]
+fn who_waits_to_be_accepted_when_its_rule_goes_says_nothing_more() {
+    for app in ["attach: circuits", "attach: { circuits: { metered: on } }"] {
+        let plain = "\"fd00:1::11\"], attach: circuits }";
+        let open = OPEN.replace(plain, &format!("\"fd00:1::11\"], {app} }}"));
+        let scene = Scene::of(&format!("{open}{GUARDED}"));
+        scene.file("waiting.py", WAITING);
+        let web = scene.start("web", "exec python3 {f}/waiting.py late {f}/go", "listens");
+        let app = scene.start("app", "exec python3 {f}/waiting.py early", "sent");
+        scene.apply(&format!("{open}{}", GUARDED.replace("[80]", "[81]")));
+        app.until("over");
+        scene.file("go", "");
+        let over = app.out();
+        let sent: usize = over.split("over ").nth(1).unwrap().trim().parse().unwrap();
+        web.until("b'early'");
+        let came = web.out();
+        let came: usize = came.split_whitespace().nth(1).unwrap().parse().unwrap();
+        assert!((5..=sent).contains(&came), "{came} of {sent}");
+    }
+}
+
 /// By default nothing; both rules log.
 const LOGGED: &str = r"    policy:
       default: {inside: deny}
