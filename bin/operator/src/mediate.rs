@@ -134,6 +134,8 @@ pub struct Mediator {
     is_unblocked: bool,
     /// Some program accepts at its own sockets, and so may at one of circuits that it puts there meanwhile.
     accepts_natively: bool,
+    /// What a meter carries and no program has any more: it is nobody's socket. As of the last sweep.
+    orphans: BTreeSet<u64>,
     /// The namespace that circuits are of, once it was asked for.
     namespace: Option<Option<u64>>,
     /// Where the call that is done is noted.
@@ -177,6 +179,7 @@ impl Default for Mediator {
             again: false,
             is_unblocked: false,
             accepts_natively: false,
+            orphans: BTreeSet::new(),
             namespace: None,
             note: 0,
             targets: Targets::default(),
@@ -542,6 +545,7 @@ impl Mediator {
         }
         let spending = Spending::begins();
         let again = std::mem::take(&mut self.again);
+        let is_unblocked = std::mem::take(&mut self.is_unblocked);
         let came = self.attempt(slot, waits.program, (waits.note, &waits.call), listener);
         if let Came::Waits { at, why: Why::Room } = came {
             round.full.insert(at);
@@ -551,6 +555,7 @@ impl Mediator {
         self.until = waits.until.or(self.until);
         self.finish(waits.program, waits.note, waits.call, listener, came);
         self.again = again;
+        self.is_unblocked = is_unblocked;
         self.spent.push(spending.ends(slot, &[]));
     }
 
@@ -570,23 +575,6 @@ impl Mediator {
             Why::Accept => self.table.has_waiting(at) || self.unclaimed.has(at),
             Why::Room => !self.table.is_full(at),
         }
-    }
-
-    /// A call about a socket that is not in the table. Of a circuit all are made where this process makes its own.
-    fn foreign(&mut self, call: &mut Call<'_>) -> Result<Came, Errno> {
-        let own = self.namespace.get_or_insert_with(|| {
-            let own = sockets::stream(true);
-            own.ok().and_then(|own| sockets::namespace(&own.fd))
-        });
-        // Accepted past this process, or none any more: what failed it may ask.
-        let is_circuit = own.is_some() && sockets::namespace(call.fd()?) == *own;
-        if is_circuit && !call.asks_what_failed() && guard!("circuits-unknown") {
-            return Err(Errno::NOTCONN);
-        }
-        let done = call.foreign()?;
-        self.accepts_natively |=
-            done.is_none() && (call.is(libc::SYS_accept) || call.is(libc::SYS_accept4));
-        Ok(done.map_or(Came::Native, |value| Came::To(Ok(value))))
     }
 
     fn perform(&mut self, slot: u32, call: &mut Call<'_>) -> Result<Came, Errno> {

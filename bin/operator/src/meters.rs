@@ -40,9 +40,9 @@ pub struct Meters {
     awaited: Option<Instant>,
     /// How many circuits it has room for.
     room: usize,
-    /// How many go by it, and of whom: a slot's, or an agreement's.
+    /// How many go by it, and of whom: a slot's, or an agreement's, and how many of these no program has.
     all: usize,
-    by: BTreeMap<(u32, u16), usize>,
+    by: BTreeMap<(u32, u16), [usize; 2]>,
 }
 
 impl Default for Meters {
@@ -68,22 +68,28 @@ impl Meters {
         self.room = carried_by(files);
     }
 
-    /// These go by it, each of whom.
-    pub fn carries_these(&mut self, by: impl Iterator<Item = (u32, u16)>) {
+    /// These go by it, each of whom, and whether no program has it.
+    pub fn carries_these(&mut self, these: impl Iterator<Item = ((u32, u16), bool)>) {
         (self.all, self.by) = (0, BTreeMap::new());
-        by.for_each(|by| self.carries_one(by));
+        for (by, is_left) in these {
+            self.carries_one(by);
+            if let Some([_, left]) = self.by.get_mut(&by) {
+                *left += usize::from(is_left);
+            }
+        }
     }
 
     /// One more does.
     pub fn carries_one(&mut self, by: (u32, u16)) {
         self.all += 1;
-        *self.by.entry(by).or_default() += 1;
+        let [own, _] = self.by.entry(by).or_default();
+        *own += 1;
     }
 
-    /// Whether there is room for one more of theirs: they may have as many as they leave to others.
-    pub fn has_room_for(&self, by: (u32, u16)) -> bool {
-        let own = self.by.get(&by).copied().unwrap_or(0);
-        own + self.all < self.room
+    /// Whether there is room for one more of theirs: they may have as many as they leave to others, and so many that no program has.
+    pub fn has_room_for(&self, by: (u32, u16), most: usize) -> bool {
+        let [own, left] = self.by.get(&by).copied().unwrap_or_default();
+        own + self.all < self.room && left < most
     }
 
     /// Whether there is room for one that goes by it because somebody captures: what must has room all the same.
@@ -160,7 +166,7 @@ impl Meters {
         from != to && [from, to].iter().any(limited)
     }
 
-    /// A meter, another than before.
+    /// A meter, another than before; of rates it is told by [`Meters::says`].
     pub fn link(&mut self, link: Socket) {
         self.link = Some(link);
         self.awaited = None;
@@ -171,7 +177,6 @@ impl Meters {
         // The last word is that these are all.
         let all = self.is_decided.then_some(EVERYBODY);
         self.unsaid = self.rates.keys().copied().chain(all).collect();
-        self.says();
     }
 
     fn share_page(&mut self) -> std::io::Result<()> {

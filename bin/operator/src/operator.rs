@@ -187,6 +187,10 @@ impl Operator {
                 .receivers_tick(&|number| programs.get(&number).map(|(slot, it)| (*slot, it)));
             self.mediator
                 .meter_tick(&|number| programs.get(&number).map(|(slot, it)| (*slot, it)));
+            // It may have ended all that was left to be cut.
+            if self.cutting.is_some() && !self.mediator.hunts() {
+                self.says_what_decides()?;
+            }
             for spent in self.mediator.spent() {
                 self.charge(&spent)?;
             }

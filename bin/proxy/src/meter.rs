@@ -33,6 +33,10 @@ use worker::clock::realtime;
 const TURNS: usize = 4;
 /// Directions that have theirs before it is looked at what else has happened.
 const SERVED: usize = 32;
+/// What a program has closed goes on to who takes nothing of it for so long, as TCP's would for about as long, ns; and that
+/// is looked for so often.
+const LEFT_FOR: Nanos = 60_000_000_000;
+const LOOKS: Nanos = 15_000_000_000;
 
 /// Which side of an endpoint a rate is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -57,6 +61,8 @@ pub struct Metering {
     /// Those of them that somebody waits for.
     awaited: BTreeSet<(u32, Side)>,
     ready: Lines,
+    /// When it is looked for what was left.
+    looks_at: Nanos,
     /// Slots of whose rates whose page this is has said nothing yet: they are of an operator's before.
     of_before: BTreeSet<u32>,
 }
@@ -115,6 +121,12 @@ impl Circuit {
             None if failed => End::Cut,
             None => End::Said,
         }
+    }
+
+    /// One of its programs is gone, and the other takes nothing of what that has said.
+    fn is_left(&self) -> bool {
+        let mut sides = self.ways.iter().zip(&self.ends);
+        sides.any(|(way, end)| way.pipe.is_full() && is_left(end))
     }
 
     /// Both have said all, or one of those that have is gone.
@@ -310,7 +322,8 @@ impl Metering {
         match self.ready.is_empty() {
             true => {
                 let awaited = self.awaited.iter().filter_map(|at| self.paces.get(at));
-                awaited.filter_map(Pace::due).min()
+                let looks = (!self.circuits.is_empty()).then_some(self.looks_at);
+                awaited.filter_map(Pace::due).chain(looks).min()
             }
             false => Some(0),
         }
@@ -318,6 +331,10 @@ impl Metering {
 
     /// Moves what may be moved.
     pub fn turn(&mut self, now: Nanos) {
+        if self.looks_at <= now && !self.circuits.is_empty() {
+            self.ends_left(now);
+            self.looks_at = now + LOOKS;
+        }
         for at in self.awaited.clone() {
             // Bound: what a rate gives in the time that passed.
             while let Some((line, turn)) = self.pace(at).and_then(|pace| pace.next(now)) {
@@ -338,6 +355,17 @@ impl Metering {
             }
         }
         self.captures.publish();
+    }
+
+    /// Bound: circuits, once in a while.
+    fn ends_left(&mut self, now: Nanos) {
+        let is_late = |it: &Circuit| now.saturating_sub(it.row.moved()) >= LEFT_FOR;
+        let left = (self.circuits.iter()).filter(|(_, it)| is_late(it) && it.is_left());
+        let left: Vec<u64> = left.map(|(number, _)| *number).collect();
+        for number in left.into_iter().filter(|_| guard!("meter-left")) {
+            self.show_end(number, |circuit| circuit.end(true));
+            self.remove(number);
+        }
     }
 
     fn pace(&mut self, at: (u32, Side)) -> Option<&mut Pace> {

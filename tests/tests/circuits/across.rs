@@ -524,3 +524,53 @@ c.settimeout(None); print('end', c.recv(10), flush=True)
         late.until("nobody");
     }
 }
+
+/// Each side's meter carries its own end: of who began it, and of who took it in.
+#[test]
+fn what_a_meter_carries_across_ends_with_the_agreement_though_its_program_has_closed_it() {
+    let attached = "attach: circuits";
+    for metered in ["app", "db"] {
+        let slow = |line: &str| match line.contains(&format!("name: {metered}, subnet")) {
+            true => line.replace(attached, "rate: 1Mbit, attach: circuits"),
+            false => line.to_owned(),
+        };
+        let spec: Vec<String> = SPEC.lines().map(slow).collect();
+        let spec = spec.join("\n") + "\n";
+        let scene = scene(&spec);
+        scene.file("left.py", crate::metered::LEFT);
+        let says = |at: &str, words: &str, until: &str| {
+            scene.start(at, &format!("exec python3 {{f}}/left.py {words}"), until)
+        };
+        let to = format!("{} 5432", DB[0]);
+        // Who has closed, and who is there still.
+        let (left, stays) = match metered {
+            "app" => {
+                let sink = says("red/db", "sink 5432", "serving");
+                (says("blue/app", &format!("leaves {to}"), "\n"), sink)
+            }
+            _ => {
+                let gives = says("red/db", "gives 5432", "serving");
+                (gives, says("blue/app", &format!("takes {to}"), "\n"))
+            }
+        };
+        let last_of = crate::metered::last_of;
+        let has_sent = |_: &Instance| last_of(&left) > 0;
+        assert!(scene.instance.until(Duration::from_secs(10), has_sent));
+        let sent = last_of(&left);
+        assert!(sent > 500_000, "{sent}");
+        let came = || last_of(&stays);
+        let before = came();
+        let goes_on = |_: &Instance| came() > before;
+        assert!(scene.instance.until(Duration::from_secs(5), goes_on));
+        let is_metered = |it: &Value| it["circuit"]["kind"] == "metered";
+        let listed = circuits(&scene);
+        assert!(listed.iter().any(is_metered), "{metered}: {listed:?}");
+        scene.apply(&spec.replace("      - {name: reds-db,", "      # - {name: reds-db,"));
+        assert_eq!(circuits(&scene), Vec::<Value>::new(), "{metered}");
+        std::thread::sleep(Duration::from_millis(300));
+        let then = came();
+        std::thread::sleep(Duration::from_millis(700));
+        assert_eq!(came(), then, "{metered}: it goes on");
+        assert!(then < sent, "{metered}: {then} of {sent}");
+    }
+}

@@ -142,6 +142,23 @@ impl Mediator {
         Ok(Came::To(Ok(0)))
     }
 
+    /// A call about a socket that is not in the table. Of a circuit all are made where this process makes its own.
+    pub(super) fn foreign(&mut self, call: &mut Call<'_>) -> Result<Came, Errno> {
+        let own = self.namespace.get_or_insert_with(|| {
+            let own = sockets::stream(true);
+            own.ok().and_then(|own| sockets::namespace(&own.fd))
+        });
+        // Accepted past this process, or none any more: what failed it may ask.
+        let is_circuit = own.is_some() && sockets::namespace(call.fd()?) == *own;
+        if is_circuit && !call.asks_what_failed() && guard!("circuits-unknown") {
+            return Err(Errno::NOTCONN);
+        }
+        let done = call.foreign()?;
+        self.accepts_natively |=
+            done.is_none() && (call.is(libc::SYS_accept) || call.is(libc::SYS_accept4));
+        Ok(done.map_or(Came::Native, |value| Came::To(Ok(value))))
+    }
+
     /// For who follows, of the call that is done.
     fn notes_at_call(&self, what: u64) {
         if let Some(notes) = &self.notes {
@@ -327,6 +344,9 @@ impl Mediator {
                     if to != slot {
                         self.begins(&seen, decided.rules);
                     }
+                    if metered {
+                        self.meters.carries_one((slot, 0));
+                    }
                     return Ok(Came::To(Ok(0)));
                 }
                 Err(Errno::CONNREFUSED | Errno::NOENT) => {
@@ -493,6 +513,8 @@ impl Mediator {
                 false => sockets::accepts(fd, nonblock, || self.takes(true)),
             };
             let Some(fd) = came.inspect_err(|_| self.takes(false))? else {
+                // Somebody else has it.
+                self.takes(false);
                 break;
             };
             let kept = self.unclaimed.keeps(By::Listener(listener), fd);

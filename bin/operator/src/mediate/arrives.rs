@@ -295,6 +295,8 @@ impl Mediator {
             self.waits_to_be_accepted(at, came);
             return Ok(());
         }
+        // Of many that had a place each was alone with it.
+        self.room_at_meter(carrier, (ELSEWHERE, tag))?;
         let near = sockets::stream(true)?;
         let own = self.relays.circuit(&near.fd)?;
         let made = self.unclaimed.keeps(By::Listener(at), own)?;

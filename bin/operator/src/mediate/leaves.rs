@@ -101,6 +101,9 @@ impl Mediator {
         let place = call.place(call.numbers()[0].cast_unsigned());
         self.table.place(cookie, place);
         self.table.cross(cookie, tag, carrier, monotonic(), 0);
+        if carrier.is_metered() {
+            self.meters.carries_one((slot, 0));
+        }
         let body = Cross {
             id: far.as_ref().map_or(cookie, |far| far.cookie),
             from: local.ip,

@@ -7,6 +7,9 @@ use rustix::event::Timespec;
 use seqpacket::Socket;
 use telemetry::circuits::{CUT_BYTES, CUT_DONE, CUT_HIDDEN, CUT_UNKNOWN};
 
+/// Circuits that its programs have closed and its meter still carries an endpoint may have in any case.
+const ORPHANS: u32 = 256;
+
 impl Mediator {
     /// A meter may have so many descriptors.
     pub fn has_files(&mut self, files: u64) {
@@ -43,19 +46,24 @@ impl Mediator {
     /// which agreement.
     ///
     /// # Errors
-    /// NOBUFS: as many of theirs go by it as it has room left for others'.
+    /// NOBUFS: as many of theirs go by it as it has room left for others'; or as many that its programs have closed as
+    /// the endpoint may have sockets, and 256.
     pub(super) fn room_at_meter(&mut self, carrier: Carrier, by: (u32, u16)) -> Result<(), Errno> {
-        if carrier != Carrier::Meter || self.meters.has_room_for(by) {
+        let has_room = |this: &Mediator| {
+            let most = this.limits.get(&by.0).map_or(u32::MAX, |most| *most);
+            this.meters.has_room_for(by, most.max(ORPHANS) as usize)
+        };
+        if carrier != Carrier::Meter || has_room(self) {
             return Ok(());
         }
         // Of those that are over nobody says so.
         if by.1 == 0 {
             self.sweep_of(false);
         }
-        if !self.meters.has_room_for(by) {
+        if !has_room(self) {
             self.sweep_at_times();
         }
-        match self.meters.has_room_for(by) || !guard!("meter-share") {
+        match has_room(self) || !guard!("meter-share") {
             true => Ok(()),
             false => Err(Errno::NOBUFS),
         }
@@ -64,17 +72,22 @@ impl Mediator {
     /// Who has begun how many that go by the meter.
     pub(super) fn counts_carried(&mut self) {
         let metered = self.table.all().filter(|it| it.carrier().is_metered());
-        let by = metered.map(|it| match it.is_initiator() {
-            true => (it.endpoint(), 0),
-            false => (ELSEWHERE, it.crossing()),
+        let by = metered.map(|it| {
+            let by = match it.generation() {
+                0 => (ELSEWHERE, it.crossing()),
+                _ => (it.endpoint(), 0),
+            };
+            (by, self.orphans.contains(&it.cookie()))
         });
         self.meters.carries_these(by);
     }
 
     /// Circuits that a meter carries and that a program has closed: as long as the meter has its own end of them
     /// they go on.
-    pub(super) fn carried(&self, live: &BTreeSet<u64>) -> Vec<u64> {
-        let metered = self.table.all().filter(|it| it.carrier().is_metered());
+    pub(super) fn carried(&self, live: &BTreeSet<u64>) -> BTreeSet<u64> {
+        let lives = |it: &&circuit::Socket| live.contains(&it.cookie());
+        let closed = self.table.all().filter(|it| !lives(it));
+        let metered = closed.filter(|it| it.carrier().is_metered());
         let carried = metered.filter(|it| live.contains(&it.token()) && guard!("meter-carried"));
         carried.map(circuit::Socket::cookie).collect()
     }
@@ -82,7 +95,7 @@ impl Mediator {
     /// There is a meter from now on, or another one: who waits for it goes on.
     pub fn link_meter(&mut self, link: Socket, find: Find<'_>) {
         self.meters.link(link);
-        self.ends_metered();
+        self.tells_meter();
         self.wake(Also::All, find);
         self.awaits_still();
     }
@@ -107,11 +120,8 @@ impl Mediator {
     /// A meter is told what it had no room for. Who waits for one that does not come is told, or for room,
     /// where there is some.
     pub fn meter_tick(&mut self, find: Find<'_>) {
-        if self.is_to_end_metered() && guard!("circuits-ends-later") {
-            self.ends_metered();
-        }
-        if !self.is_to_end_metered() || !guard!("meter-ends-first") {
-            self.meters.says();
+        if guard!("circuits-ends-later") {
+            self.tells_meter();
         }
         if !self.meters.is_awaited() {
             return;
@@ -125,6 +135,16 @@ impl Mediator {
             self.wake(Also::Of(Why::Meter), find);
         }
         self.awaits_still();
+    }
+
+    /// What is to end first: without its rate it would go at once.
+    pub(super) fn tells_meter(&mut self) {
+        if self.hunts_metered() {
+            self.ends_metered();
+        }
+        if !self.is_to_end_metered() {
+            self.meters.says();
+        }
     }
 
     /// Whether a meter that is there is to end circuits, and was not told so: its link had no room.
@@ -178,7 +198,6 @@ impl Mediator {
         sockets::connects(&far.fd, name)?;
         self.table.carry(body.id, carrier, 0);
         self.write();
-        self.meters.carries_one((body.from, 0));
         // Its other end is here alone until the meter has it.
         self.takes(true);
         let near = self.relays.circuit(fd);

@@ -21,14 +21,15 @@ impl Mediator {
         self.doubts_lost();
         self.settle();
         self.review();
-        // What is to end is told first: without its rate it would go at once.
-        self.meters.says();
+        self.tells_meter();
     }
 
     /// Goes on with what the operator before noted.
     pub fn recall(&mut self, words: Words, rooms: Vec<Socket>) {
         let (notes, left) = Notes::recall(words);
         self.follows = notes.says_anything();
+        // A call of before may be in the kernel still.
+        self.accepts_natively = self.follows;
         self.notes = Some(notes);
         self.left = left;
         self.live = Live::new().ok();
@@ -505,7 +506,8 @@ impl Mediator {
                 live.extend(far.map(circuit::Socket::cookie));
             }
         }
-        live.extend(self.carried(&live));
+        self.orphans = self.carried(&live);
+        live.extend(&self.orphans);
         let gone = |socket: &&circuit::Socket| {
             socket.kind() == Kind::Datagram && !live.contains(&socket.cookie())
         };
@@ -568,7 +570,8 @@ impl Mediator {
     pub(super) fn count(&mut self) {
         // Once through all, however many endpoints there are.
         let mut counts: BTreeMap<u32, u32> = self.limits.keys().map(|slot| (*slot, 0)).collect();
-        for socket in self.table.all() {
+        let has_one = |it: &&circuit::Socket| !self.orphans.contains(&it.cookie());
+        for socket in self.table.all().filter(has_one) {
             if let Some(count) = counts.get_mut(&socket.endpoint()) {
                 *count += 1;
             }

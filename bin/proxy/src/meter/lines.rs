@@ -13,8 +13,8 @@ pub struct Lines {
     by_slot: BTreeMap<u32, VecDeque<(Line, u64)>>,
     /// Slots that have some, in the order of their turns.
     turns: VecDeque<u32>,
-    /// Whose turn it is, and what is left of it.
-    turn: Option<(u32, u64)>,
+    /// What is left of turns that are not over, by whose they are. Bound: slots.
+    left: BTreeMap<u32, u64>,
 }
 
 impl Lines {
@@ -29,7 +29,11 @@ impl Lines {
         let slot = if guard!("meter-turns") { slot } else { 0 };
         let of = self.by_slot.entry(slot).or_default();
         if of.is_empty() {
-            self.turns.push_back(slot);
+            // In the midst of its turn it had none for a moment.
+            match self.left.contains_key(&slot) {
+                true => self.turns.push_front(slot),
+                false => self.turns.push_back(slot),
+            }
         }
         of.push_back((line, wants));
     }
@@ -39,25 +43,25 @@ impl Lines {
         self.pop_of(0, |_| true).map(|(_, line, _)| line)
     }
 
-    /// The next one of those slots that may have a turn, whose it is and what it wants. A slot's turn is so much, and is over
-    /// where it has no more lines. Bound: slots.
+    /// The next one of those slots that may have a turn, whose it is and what it gets: what it wants, or what is left of its
+    /// slot's turn, which is so much. Bound: slots.
     pub fn pop_of(&mut self, turn: u64, may: impl Fn(u32) -> bool) -> Option<(u32, Line, u64)> {
         let at = self.turns.iter().position(|slot| may(*slot))?;
         let slot = self.turns.remove(at)?;
         let of = self.by_slot.get_mut(&slot)?;
         let (line, wants) = of.pop_front()?;
-        let left = self.turn.filter(|(whose, _)| *whose == slot);
-        let left = left.map_or(turn, |(_, left)| left).saturating_sub(wants);
-        self.turn = None;
-        if of.is_empty() {
-            self.by_slot.remove(&slot);
-        } else if left > 0 && guard!("meter-whole-turns") {
-            self.turn = Some((slot, left));
-            self.turns.push_front(slot);
-        } else {
-            self.turns.push_back(slot);
+        let left = self.left.remove(&slot).unwrap_or(turn).min(turn);
+        let gets = wants.min(left);
+        let is_over = gets == left || !guard!("meter-whole-turns");
+        if !is_over {
+            self.left.insert(slot, left - gets);
         }
-        Some((slot, line, wants))
+        match (of.is_empty(), is_over) {
+            (true, _) => drop(self.by_slot.remove(&slot)),
+            (false, true) => self.turns.push_back(slot),
+            (false, false) => self.turns.push_front(slot),
+        }
+        Some((slot, line, gets))
     }
 
     /// Whether one of those slots has some.
@@ -101,5 +105,22 @@ mod tests {
         assert!(all.is_empty() && all.pop().is_none());
         all.push(3, (7, 1), 1);
         assert_eq!((all.take(), all.is_empty()), (vec![(7, 1)], true));
+    }
+
+    #[test]
+    fn a_turn_is_as_much_whoever_has_many_small_ones_or_none_for_a_moment() {
+        let mut all = Lines::default();
+        let mut had = [0; 3];
+        // The first has one line of little, the second one of more than a turn; the third one asks for all but a byte.
+        for (slot, wants) in [(0, 3), (1, 50), (2, 9)] {
+            all.push(slot, (slot.into(), 0), wants);
+        }
+        for _ in 0..300 {
+            let (slot, line, gets) = all.pop_of(10, |_| true).unwrap();
+            had[slot as usize] += gets;
+            all.push(slot, line, [3, 50, 9][slot as usize]);
+        }
+        let [most, least] = [had.iter().max().unwrap(), had.iter().min().unwrap()];
+        assert!(most - least <= 10, "{had:?}");
     }
 }

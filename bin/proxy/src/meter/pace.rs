@@ -61,10 +61,15 @@ impl Pace {
     }
 
     /// Asks for a turn, for a circuit that this slot began and that could use so much: its bytes, which are
-    /// charged. `None`: it waits for them from now on.
+    /// charged. `None`: it waits for them from now on. While nobody waits a turn is as much as there is: who waits for
+    /// another rate each time would make little of small ones.
     pub fn ask(&mut self, slot: u32, line: Line, wants: u64, now: Nanos) -> Option<u64> {
         if self.may(slot) && !self.is_awaited() && self.meter.is_free(now, &self.rate) {
-            return Some(self.grant(slot, wants));
+            let kept = self.kept.get(&slot).copied().unwrap_or_default();
+            let held = u64::try_from(self.meter.held().0).unwrap_or_default();
+            let all = held.min(TURN).min(self.most().saturating_sub(kept));
+            let all = if guard!("meter-all-there-is") { all } else { 0 };
+            return Some(self.grant(slot, wants.min(all.max(self.turn()))));
         }
         self.waits.push(slot, line, wants);
         None
@@ -81,8 +86,8 @@ impl Pace {
         }
         let (kept, most) = (&self.kept, self.most());
         let may = |slot| may(kept, most, slot);
-        let (slot, line, wants) = self.waits.pop_of(self.turn(), may)?;
-        Some((line, self.grant(slot, wants)))
+        let (slot, line, gets) = self.waits.pop_of(self.turn(), may)?;
+        Some((line, self.grant(slot, gets)))
     }
 
     /// Whether somebody waits who may have a turn.
@@ -100,16 +105,15 @@ impl Pace {
         switch::byte_burst(&self.rate)
     }
 
-    /// A millisecond's worth, always as much, into debt where not so much is there: who gets what
-    /// is left would get less than others whenever they meet in the same order. Less for whom another rate's turn
-    /// leaves no more.
-    fn grant(&mut self, slot: u32, wants: u64) -> u64 {
-        let turn = self.turn().min(wants);
+    fn grant(&mut self, slot: u32, turn: u64) -> u64 {
         self.meter.charge(&self.rate, turn, 0);
         *self.kept.entry(slot).or_default() += turn;
         turn
     }
 
+    /// A millisecond's worth, always as much for who has waited, into debt where not so much is there: who gets what
+    /// is left would get less than others whenever they meet in the same order. Less for whom another rate's turn
+    /// leaves no more.
     fn turn(&self) -> u64 {
         (self.rate.bytes / 1000).clamp(LEAST, TURN)
     }

@@ -206,34 +206,64 @@ fn two_rates_hold_nobody_up_however_many_circuits_there_are() {
     }
 }
 
-/// Its turns of the slower rate are small, and it would have one for each of the faster. The least that each is
-/// to have, of its hundred, ten others' one each, and one that needs the reader's rate alone.
-#[test]
-fn who_has_many_circuits_by_two_rates_has_its_part_of_the_faster() {
+/// What readers get of a sender's 100 Mbit/s, in bits a second: of so many each, with this rate of their own, and then
+/// ten others with one each and none. `alone`: one circuit that is not the sender's, besides.
+fn shared(readers: &[(u64, u64)], alone: Option<[u32; 2]>) -> Vec<u64> {
     const MBIT: u64 = 1_000_000 / 8;
-    for (alone, least) in [
-        ([2, 30], [17 * MBIT / 2, 85 * MBIT, MBIT / 20]),
-        ([20, 2], [9 * MBIT / 2, 90 * MBIT, 9 * MBIT / 2]),
-    ] {
-        let mut scene = scene();
-        scene.rates_at_once(1, [100 * MBIT, 0], 32 << 10);
-        scene.rates_at_once(2, [0, 10 * MBIT], 32 << 10);
-        let slots = |id| match id {
-            0..100 => [2, 1],
-            100..110 => [id as u32, 1],
-            _ => alone,
-        };
-        let mut ends: Vec<_> = (0..111).map(|id| scene.join_slots(id, slots(id))).collect();
-        // All of them but who began that one are sent to.
-        let sent = if alone[1] == 2 { 110 } else { 111 };
-        ends[..sent].iter_mut().for_each(|ends| ends.reverse());
-        scene.run(&mut ends, 0, SECOND / 2);
-        let came = scene.run(&mut ends, SECOND / 2, 3 * SECOND / 2);
-        let sum = |of: &[u64]| of.iter().sum::<u64>();
-        let all = [&came[..100], &came[100..110], &came[110..]].map(sum);
-        let has = |(all, least): (&u64, &u64)| all >= least;
-        assert!(all.iter().zip(&least).all(has), "{alone:?}: {all:?}");
+    let mut scene = scene();
+    scene.rates_at_once(1, [100 * MBIT, 0], 128 << 10);
+    let mut slots = Vec::new();
+    for (slot, (count, rate)) in (2..).zip(readers) {
+        scene.rates_at_once(slot, [0, rate * MBIT], 128 << 10);
+        slots.extend((0..*count).map(|_| [slot, 1]));
     }
+    slots.extend((100..110).map(|slot| [slot, 1]));
+    slots.extend(alone);
+    let join = |(id, slots): (usize, &[u32; 2])| scene.join_slots(id as u64, *slots);
+    let mut ends: Vec<_> = slots.iter().enumerate().map(join).collect();
+    for (slots, ends) in slots.iter().zip(&mut ends) {
+        // Who began it is sent to, but for one that leads to a reader.
+        if slots[1] == 1 || slots[1] > 100 {
+            ends.reverse();
+        }
+    }
+    scene.run(&mut ends, 0, SECOND / 2);
+    let came = scene.run(&mut ends, SECOND / 2, 3 * SECOND / 2);
+    let mut came = came.iter().map(|bytes| bytes * 8);
+    let mut sum = |count: u64| came.by_ref().take(count as usize).sum::<u64>();
+    let mut all: Vec<u64> = readers.iter().map(|(count, _)| sum(*count)).collect();
+    all.push(sum(10));
+    all.extend(alone.map(|_| sum(1)));
+    all
+}
+
+/// Turns of a slower rate are small, and who has it would have one for each of the faster; or more than others, whose turns
+/// are over before the last one's bytes are. In Mbit/s.
+#[test]
+fn who_has_circuits_by_two_rates_has_its_part_of_the_faster() {
+    let near = |all: &[u64], expected: &[f64]| {
+        let off = |(is, of): (&u64, &f64)| (*is as f64 / 1e6 - of).abs() / of;
+        let is_near = all.iter().zip(expected).all(|it| off(it) < 0.08);
+        assert!(
+            is_near && all.len() == expected.len(),
+            "{all:?} {expected:?}"
+        );
+    };
+    for (count, rate) in [(1, 10), (2, 10), (100, 10), (2, 90), (1, 99)] {
+        near(&shared(&[(count, rate)], None), &[9.09, 90.9]);
+    }
+    near(
+        &shared(&[(1, 10); 5], None),
+        &[6.67, 6.67, 6.67, 6.67, 6.67, 66.7],
+    );
+    // Another's to the same reader, by that rate alone.
+    near(&shared(&[(100, 10)], Some([20, 2])), &[5.0, 95.0, 5.0]);
+    // One of its own is like the others at least.
+    let [many, others, own] = shared(&[(100, 10)], Some([2, 200]))[..] else {
+        panic!("three");
+    };
+    near(&[many, others], &[9.09, 90.9]);
+    assert!(own > 90_000, "{own}");
 }
 
 /// A slow reader's many circuits leave the sender's rate to its other one.
@@ -248,6 +278,34 @@ fn who_waits_for_a_slow_reader_keeps_nothing_of_its_senders_rate() {
         let came = scene.run(&mut ends, 0, SECOND);
         assert!(came[0] > 80 << 17, "{reader}: {}", came[0]);
     }
+}
+
+/// Nobody is there any more to give it up.
+#[test]
+fn what_was_left_and_is_not_taken_is_over_in_a_minute() {
+    let mut scene = scene();
+    let [a, b] = scene.join(0);
+    let [c, _d] = scene.join(1);
+    let fills = |mut end: &UnixStream| while end.write(&[7; 1 << 16]).is_ok() {};
+    let goes_on = |scene: &mut Scene, from: Nanos, seconds: u64| {
+        for id in 0..2 {
+            scene.metering.stirred(id);
+        }
+        for now in (from..=from + seconds * SECOND).step_by(SECOND as usize / 4) {
+            while scene.metering.turn(now) == () && scene.metering.due() == Some(0) {}
+        }
+        scene.metering.len()
+    };
+    [&a, &c].into_iter().for_each(fills);
+    drop(a);
+    assert_eq!(goes_on(&mut scene, SECOND, 58), 2);
+    // Who takes something has it to the end.
+    let mut some = vec![0; 1 << 18];
+    assert!((&b).read(&mut some).unwrap() > 0);
+    assert_eq!(goes_on(&mut scene, 60 * SECOND, 50), 2);
+    // The other one's program is there still.
+    assert_eq!(goes_on(&mut scene, 111 * SECOND, 60), 1);
+    assert_eq!(scene.count(1).id, 1);
 }
 
 /// Whose are many has its turns, and no more of them.

@@ -164,8 +164,9 @@ fn what_was_to_be_cut_before_its_meter_was_linked_is_over_with_that() {
     assert_eq!([1, 2].map(|id| mediator.cut_one(id)), [CUT_HIDDEN; 2]);
     let (link, meter) = Socket::pair().unwrap();
     mediator.link_meter(link, &|_| None);
-    assert_eq!(told_of_all(&meter), []);
+    assert_eq!(told::<MeterPage>(&meter).1, 1);
     assert_eq!(told::<EndMetered>(&meter).0.id, 1);
+    assert_eq!(told::<MeterRates>(&meter).0.slot, EVERYBODY);
     assert_eq!((begun(&mediator), mediator.hunted()), (vec![2], vec![2]));
 }
 
@@ -270,7 +271,7 @@ fn what_a_meter_carries_lives_until_the_meter_has_done_with_it() {
     mediator.sweep();
     let known = |mediator: &Mediator| [1, 2, 41].map(|it| mediator.table.socket(it).is_some());
     assert_eq!(known(&mediator), [true, false, true]);
-    assert_eq!(mediator.counts[&WEB], 1, "it is one of its endpoint's");
+    assert_eq!(mediator.counts[&WEB], 0, "it is no socket of a program's");
     let (link, meter) = Socket::pair().unwrap();
     mediator.link_meter(link, &|_| None);
     assert_eq!(told_of_all(&meter), []);
@@ -319,6 +320,7 @@ fn what_is_to_end_is_told_before_its_rate_is_over() {
 fn nobody_takes_all_of_a_meter() {
     let mut mediator = with_circuits(&metered(0));
     mediator.live = None;
+    mediator.opens(WEB, 9);
     // Room for eight.
     mediator.has_files(128 + 6 * 8);
     let asks = |mediator: &mut Mediator, by| mediator.room_at_meter(Carrier::Meter, by);
@@ -335,6 +337,15 @@ fn nobody_takes_all_of_a_meter() {
     assert_eq!(begun, [4, 2, 1, 1]);
     assert_eq!(asks(&mut mediator, (NEAR, 0)), Err(Errno::NOBUFS));
     assert_eq!(mediator.room_at_meter(Carrier::Kernel, (NEAR, 0)), Ok(()));
+    // As many that no program has as an endpoint may have anyhow.
+    mediator.has_files(u64::MAX);
+    let these = |left: usize| (0..2000).map(move |n| ((WEB, 0), n < left));
+    for (left, room) in [(255, Ok(())), (256, Err(Errno::NOBUFS))] {
+        mediator.meters.carries_these(these(left));
+        assert_eq!(asks(&mut mediator, (WEB, 0)), room);
+        assert_eq!(asks(&mut mediator, (NEAR, 0)), Ok(()));
+    }
+    mediator.has_files(128 + 6 * 8);
     // By what there is, once that is counted.
     mediator.count();
     assert_eq!(asks(&mut mediator, (NEAR, 0)), Ok(()));
