@@ -331,10 +331,6 @@ impl Metering {
 
     /// Moves what may be moved.
     pub fn turn(&mut self, now: Nanos) {
-        if self.looks_at <= now && !self.circuits.is_empty() {
-            self.ends_left(now);
-            self.looks_at = now + LOOKS;
-        }
         for at in self.awaited.clone() {
             // Bound: what a rate gives in the time that passed.
             while let Some((line, turn)) = self.pace(at).and_then(|pace| pace.next(now)) {
@@ -353,6 +349,10 @@ impl Metering {
                 self.serve(line, now);
                 self.pulse.beats();
             }
+        }
+        if self.looks_at <= now && !self.circuits.is_empty() {
+            self.ends_left(now);
+            self.looks_at = now + LOOKS;
         }
         self.captures.publish();
     }
