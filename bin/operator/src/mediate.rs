@@ -130,14 +130,14 @@ pub struct Mediator {
     unclaimed_looked: Option<Instant>,
     /// The call that is done was begun by the operator before.
     again: bool,
-    /// And its socket does not block because that one had it so.
-    is_unblocked: bool,
+    /// And this socket does not block because that one had it so.
+    is_unblocked: Option<u64>,
     /// Some program accepts at its own sockets, and so may at one of circuits that it puts there meanwhile.
     accepts_natively: bool,
     /// What a meter carries and no program has any more: it is nobody's socket. As of the last sweep.
     orphans: BTreeSet<u64>,
     /// The namespace that circuits are of, once it was asked for.
-    namespace: Option<Option<u64>>,
+    namespace: Option<u64>,
     /// Where the call that is done is noted.
     note: u16,
     targets: Targets,
@@ -177,7 +177,7 @@ impl Default for Mediator {
             unclaimed: Unclaimed::default(),
             unclaimed_looked: None,
             again: false,
-            is_unblocked: false,
+            is_unblocked: None,
             accepts_natively: false,
             orphans: BTreeSet::new(),
             namespace: None,
@@ -247,7 +247,7 @@ impl Mediator {
                 continue;
             }
             self.put_back(noted);
-            self.is_unblocked = noted & UNBLOCKED != 0;
+            self.is_unblocked = (noted & UNBLOCKED != 0).then_some(noted & !UNBLOCKED);
             let tries = self.notes.as_ref().map_or(0, |notes| notes.begins(note));
             if tries > TRIES && guard!("circuits-tries") {
                 confine::say!(
@@ -261,7 +261,7 @@ impl Mediator {
             self.again = true;
             self.handle(slot, program, note, call, listener, find);
             self.again = false;
-            self.is_unblocked = false;
+            self.is_unblocked = None;
             if let Some(notes) = &self.notes {
                 notes.ended(note);
             }
@@ -595,7 +595,7 @@ impl Mediator {
         if socket.endpoint() != slot && guard!("circuits-own") {
             return Err(Errno::ACCESS);
         }
-        if self.is_unblocked && guard!("circuits-unblocked") {
+        if self.is_unblocked == Some(cookie) && guard!("circuits-unblocked") {
             sockets::blocks(call.fd()?, true)?;
         }
         if socket.kind() == Kind::Datagram

@@ -40,9 +40,10 @@ pub struct Meters {
     awaited: Option<Instant>,
     /// How many circuits it has room for.
     room: usize,
-    /// How many go by it, and of whom: a slot's, or an agreement's, and how many of these no program has.
+    /// How many go by it, and of whom: a slot's, or an agreement's; and how many of these, by where to, no program has.
     all: usize,
-    by: BTreeMap<(u32, u16), [usize; 2]>,
+    by: BTreeMap<(u32, u16), usize>,
+    left: BTreeMap<((u32, u16), [u8; 16]), usize>,
 }
 
 impl Default for Meters {
@@ -58,6 +59,7 @@ impl Default for Meters {
             room: METERED,
             all: 0,
             by: BTreeMap::new(),
+            left: BTreeMap::new(),
         }
     }
 }
@@ -68,13 +70,13 @@ impl Meters {
         self.room = carried_by(files);
     }
 
-    /// These go by it, each of whom, and whether no program has it.
-    pub fn carries_these(&mut self, these: impl Iterator<Item = ((u32, u16), bool)>) {
-        (self.all, self.by) = (0, BTreeMap::new());
-        for (by, is_left) in these {
+    /// These go by it, each of whom, and to where those that no program has.
+    pub fn carries_these(&mut self, these: impl Iterator<Item = ((u32, u16), Option<[u8; 16]>)>) {
+        (self.all, self.by, self.left) = Default::default();
+        for (by, left) in these {
             self.carries_one(by);
-            if let Some([_, left]) = self.by.get_mut(&by) {
-                *left += usize::from(is_left);
+            if let Some(to) = left {
+                *self.left.entry((by, to)).or_default() += 1;
             }
         }
     }
@@ -82,19 +84,23 @@ impl Meters {
     /// One more does.
     pub fn carries_one(&mut self, by: (u32, u16)) {
         self.all += 1;
-        let [own, _] = self.by.entry(by).or_default();
-        *own += 1;
+        *self.by.entry(by).or_default() += 1;
     }
 
-    /// Whether there is room for one more of theirs: they may have as many as they leave to others, and so many that no program has.
-    pub fn has_room_for(&self, by: (u32, u16), most: usize) -> bool {
-        let [own, left] = self.by.get(&by).copied().unwrap_or_default();
-        own + self.all < self.room && left < most
+    /// Whether there is room for one more of theirs: they may have as many as they leave to others.
+    pub fn has_room_for(&self, by: (u32, u16)) -> bool {
+        let own = self.by.get(&by).copied().unwrap_or_default();
+        own + self.all < self.room
     }
 
-    /// Whether there is room for one that goes by it because somebody captures: what must has room all the same.
-    pub fn has_room_to_show(&self) -> bool {
-        self.all < self.room / 4 * 3
+    /// How many of theirs to there no program has.
+    pub fn left(&self, by: (u32, u16), to: [u8; 16]) -> usize {
+        self.left.get(&(by, to)).copied().unwrap_or_default()
+    }
+
+    /// Whether, of so many, one more may go by it because somebody captures: what must has room all the same.
+    pub fn shows_more(&self, carried: impl FnOnce() -> usize) -> bool {
+        carried() < self.room / 4 * 3
     }
 
     /// What the image says of endpoints; of what is new the meter is told by [`Meters::says`]. Bound: endpoints.

@@ -249,7 +249,7 @@ pub fn accepts_at_once(
     }
     let came = accepts(fd, nonblocking, taken);
     if blocks {
-        fcntl_setfl(fd, flags)?;
+        let _ = fcntl_setfl(fd, flags);
     }
     match came {
         Err(Errno::AGAIN) => Ok(None),

@@ -35,7 +35,7 @@ const TURNS: usize = 4;
 const SERVED: usize = 32;
 /// What a program has closed goes on to who takes nothing of it for so long, as TCP's would for about as long, ns; and that
 /// is looked for so often.
-const LEFT_FOR: Nanos = 60_000_000_000;
+const LEFT_FOR: Nanos = 300_000_000_000;
 const LOOKS: Nanos = 15_000_000_000;
 
 /// Which side of an endpoint a rate is about.
@@ -123,10 +123,12 @@ impl Circuit {
         }
     }
 
-    /// One of its programs is gone, and the other takes nothing of what that has said.
+    /// One of its programs is gone, and the other takes nothing of what that has said. Of an end that was told that the other
+    /// has said all it is not known.
     fn is_left(&self) -> bool {
-        let mut sides = self.ways.iter().zip(&self.ends);
-        sides.any(|(way, end)| way.pipe.is_full() && is_left(end))
+        let [there, back] = &self.ways;
+        let mut sides = [(there, back), (back, there)].into_iter().zip(&self.ends);
+        sides.any(|((way, other), end)| way.pipe.is_full() && !other.pipe.is_told() && is_left(end))
     }
 
     /// Both have said all, or one of those that have is gone.
@@ -360,11 +362,18 @@ impl Metering {
     /// Bound: circuits, once in a while.
     fn ends_left(&mut self, now: Nanos) {
         let is_late = |it: &Circuit| now.saturating_sub(it.row.moved()) >= LEFT_FOR;
-        let left = (self.circuits.iter()).filter(|(_, it)| is_late(it) && it.is_left());
-        let left: Vec<u64> = left.map(|(number, _)| *number).collect();
-        for number in left.into_iter().filter(|_| guard!("meter-left")) {
-            self.show_end(number, |circuit| circuit.end(true));
-            self.remove(number);
+        let late = (self.circuits.iter()).filter(|(_, it)| is_late(it) && it.is_left());
+        let late: Vec<u64> = late.map(|(number, _)| *number).collect();
+        for number in late {
+            self.pulse.beats();
+            // Of who reads slowly nothing is heard before most of its socket is free.
+            for way in 0..2 {
+                let _ = self.step(number, way, 0, now);
+            }
+            if self.circuits.get(&number).is_some_and(is_late) && guard!("meter-left") {
+                self.show_end(number, |circuit| circuit.end(true));
+                self.remove(number);
+            }
         }
     }
 

@@ -144,12 +144,13 @@ impl Mediator {
 
     /// A call about a socket that is not in the table. Of a circuit all are made where this process makes its own.
     pub(super) fn foreign(&mut self, call: &mut Call<'_>) -> Result<Came, Errno> {
-        let own = self.namespace.get_or_insert_with(|| {
-            let own = sockets::stream(true);
-            own.ok().and_then(|own| sockets::namespace(&own.fd))
-        });
+        if self.namespace.is_none() {
+            let own = sockets::stream(true)?;
+            self.namespace = sockets::namespace(&own.fd);
+        }
+        let own = self.namespace;
         // Accepted past this process, or none any more: what failed it may ask.
-        let is_circuit = own.is_some() && sockets::namespace(call.fd()?) == *own;
+        let is_circuit = own.is_some() && sockets::namespace(call.fd()?) == own;
         if is_circuit && !call.asks_what_failed() && guard!("circuits-unknown") {
             return Err(Errno::NOTCONN);
         }
@@ -283,7 +284,7 @@ impl Mediator {
         if metered && !self.meters.takes() {
             return self.without_meter(cookie);
         }
-        self.room_at_meter(carrier, (slot, 0))?;
+        self.room_at_meter(carrier, (slot, 0), remote.ip)?;
         self.table
             .place(cookie, call.place(call.numbers()[0].cast_unsigned()));
         // Bound: each listener that turns out to be gone is forgotten.

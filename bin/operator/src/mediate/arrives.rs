@@ -201,7 +201,8 @@ impl Mediator {
                 false => Err(Why::Full(at)),
             };
         }
-        self.room_at_meter(carrier, (ELSEWHERE, tag)).map_err(not)?;
+        self.room_at_meter(carrier, (ELSEWHERE, tag), NO_ADDRESS)
+            .map_err(not)?;
         match self.table.enqueue_beyond(at, pending, more) {
             Ok(()) => {}
             Err(circuit::Errno::EAGAIN | circuit::Errno::ENOBUFS) => return Err(Why::Full(at)),
@@ -296,7 +297,7 @@ impl Mediator {
             return Ok(());
         }
         // Of many that had a place each was alone with it.
-        self.room_at_meter(carrier, (ELSEWHERE, tag))?;
+        self.room_at_meter(carrier, (ELSEWHERE, tag), NO_ADDRESS)?;
         let near = sockets::stream(true)?;
         let own = self.relays.circuit(&near.fd)?;
         let made = self.unclaimed.keeps(By::Listener(at), own)?;

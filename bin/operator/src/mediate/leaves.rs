@@ -93,7 +93,7 @@ impl Mediator {
         if carrier.is_metered() && !self.meters.takes() {
             return self.without_meter(cookie);
         }
-        self.room_at_meter(carrier, (slot, 0))?;
+        self.room_at_meter(carrier, (slot, 0), remote.ip)?;
         let far = match carrier.is_metered() {
             true => Some(sockets::stream(true)?),
             false => None,

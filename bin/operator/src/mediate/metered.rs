@@ -10,6 +10,9 @@ use telemetry::circuits::{CUT_BYTES, CUT_DONE, CUT_HIDDEN, CUT_UNKNOWN};
 /// Circuits that its programs have closed and its meter still carries an endpoint may have in any case.
 const ORPHANS: u32 = 256;
 
+/// Who begins circuits: a slot; or [`ELSEWHERE`], and by which agreement.
+type By = (u32, u16);
+
 impl Mediator {
     /// A meter may have so many descriptors.
     pub fn has_files(&mut self, files: u64) {
@@ -39,25 +42,34 @@ impl Mediator {
     /// goes unseen, as it would if nobody captured.
     fn shows(&self, slots: [u32; 2]) -> bool {
         let comes = self.meters.is_linked() || !self.meters.is_overdue();
-        self.meters.captures(slots) && comes && self.meters.has_room_to_show()
+        // What must go by the meter has room there all the same.
+        let carried = || (self.table.all()).filter(|it| it.carrier().is_metered());
+        self.meters.captures(slots) && comes && self.meters.shows_more(|| carried().count())
     }
 
-    /// Whether the meter has room for one more of those that must go by it, of who begins it: a slot, or by
+    /// Whether the meter has room for one more of those that must go by it, of who begins it: a slot, and to where, or by
     /// which agreement.
     ///
     /// # Errors
-    /// NOBUFS: as many of theirs go by it as it has room left for others'; or as many that its programs have closed as
+    /// NOBUFS: as many of theirs go by it as it has room left for others'; or as many to there that its programs have closed as
     /// the endpoint may have sockets, and 256.
-    pub(super) fn room_at_meter(&mut self, carrier: Carrier, by: (u32, u16)) -> Result<(), Errno> {
+    pub(super) fn room_at_meter(
+        &mut self,
+        carrier: Carrier,
+        by: By,
+        to: [u8; 16],
+    ) -> Result<(), Errno> {
         let has_room = |this: &Mediator| {
             let most = this.limits.get(&by.0).map_or(u32::MAX, |most| *most);
-            this.meters.has_room_for(by, most.max(ORPHANS) as usize)
+            let most = most.max(ORPHANS) as usize;
+            this.meters.has_room_for(by) && this.meters.left(by, to) < most
         };
         if carrier != Carrier::Meter || has_room(self) {
             return Ok(());
         }
-        // Of those that are over nobody says so.
-        if by.1 == 0 {
+        // What was refused since is counted still; and of those that are over nobody says so.
+        self.counts_carried();
+        if !has_room(self) && by.1 == 0 {
             self.sweep_of(false);
         }
         if !has_room(self) {
@@ -77,7 +89,8 @@ impl Mediator {
                 0 => (ELSEWHERE, it.crossing()),
                 _ => (it.endpoint(), 0),
             };
-            (by, self.orphans.contains(&it.cookie()))
+            let to = it.remote().map_or([0; 16], |it| it.ip);
+            (by, self.orphans.contains(&it.cookie()).then_some(to))
         });
         self.meters.carries_these(by);
     }

@@ -323,35 +323,53 @@ fn nobody_takes_all_of_a_meter() {
     mediator.opens(WEB, 9);
     // Room for eight.
     mediator.has_files(128 + 6 * 8);
-    let asks = |mediator: &mut Mediator, by| mediator.room_at_meter(Carrier::Meter, by);
-    let begins = |mediator: &mut Mediator, by| {
+    let asks = |mediator: &mut Mediator, by| mediator.room_at_meter(Carrier::Meter, by, of(NEAR));
+    let mut cookies = 100..;
+    let mut begins = |mediator: &mut Mediator, slot, to| {
+        let to = Endpoint {
+            ip: of(to),
+            port: 80,
+        };
+        let (bytes, length) = circuit::write(circuit::Family::V4, to);
         let mut begun = 0;
-        while begun < 9 && asks(mediator, by).is_ok() {
-            mediator.meters.carries_one(by);
+        while begun < 9 && asks(mediator, (slot, 0)).is_ok() {
+            let (cookie, table) = (cookies.next().unwrap(), &mut mediator.table);
+            table.create(cookie, slot, circuit::Family::V4, 0).unwrap();
+            let chance = cookie as u32;
+            table
+                .connect_begin(cookie, &bytes[..length], chance)
+                .unwrap();
+            table.connected(cookie).unwrap();
+            table.carry(cookie, Carrier::Meter, 0);
+            mediator.meters.carries_one((slot, 0));
             begun += 1;
         }
         begun
     };
-    let all = [(WEB, 0), (u32::MAX, 7), (u32::MAX, 8), (NEAR, 0)];
-    let begun = all.map(|by| begins(&mut mediator, by));
-    assert_eq!(begun, [4, 2, 1, 1]);
-    assert_eq!(asks(&mut mediator, (NEAR, 0)), Err(Errno::NOBUFS));
-    assert_eq!(mediator.room_at_meter(Carrier::Kernel, (NEAR, 0)), Ok(()));
-    // As many that no program has as an endpoint may have anyhow.
-    mediator.has_files(u64::MAX);
-    let these = |left: usize| (0..2000).map(move |n| ((WEB, 0), n < left));
-    for (left, room) in [(255, Ok(())), (256, Err(Errno::NOBUFS))] {
-        mediator.meters.carries_these(these(left));
-        assert_eq!(asks(&mut mediator, (WEB, 0)), room);
-        assert_eq!(asks(&mut mediator, (NEAR, 0)), Ok(()));
+    assert_eq!(begins(&mut mediator, WEB, NEAR), 4);
+    assert_eq!(begins(&mut mediator, NEAR, WEB), 2);
+    let by_agreement = (u32::MAX, 7);
+    for more in [Ok(()), Err(Errno::NOBUFS)] {
+        assert_eq!(asks(&mut mediator, by_agreement), more);
+        assert_eq!(begins(&mut mediator, NEAR, WEB), 0);
+        assert_eq!(
+            mediator.room_at_meter(Carrier::Kernel, (NEAR, 0), of(WEB)),
+            Ok(())
+        );
+        mediator.has_files(128 + 6 * 6);
     }
-    mediator.has_files(128 + 6 * 8);
-    // By what there is, once that is counted.
-    mediator.count();
-    assert_eq!(asks(&mut mediator, (NEAR, 0)), Ok(()));
-    mediator.table.carry(1, Carrier::Meter, 0);
-    mediator.count();
-    assert_eq!(begins(&mut mediator, (WEB, 0)), 3);
+    // As many that no program has as an endpoint may have anyhow, to one.
+    mediator.has_files(u64::MAX);
+    for (left, room) in [(255, true), (256, false)] {
+        let these = (0..2000).map(|n| ((WEB, 0), (n < left).then_some(of(NEAR))));
+        mediator.meters.carries_these(these);
+        for (by, to, room) in [(WEB, NEAR, room), (WEB, WEB, true), (NEAR, NEAR, true)] {
+            let most = mediator.limits.get(&by).map_or(usize::MAX, |_| 256);
+            let meters = &mediator.meters;
+            let has_room = meters.has_room_for((by, 0)) && meters.left((by, 0), of(to)) < most;
+            assert_eq!(has_room, room, "{left} {by} {to}");
+        }
+    }
 }
 
 /// Its token is what the other side's operator says.
