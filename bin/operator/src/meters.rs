@@ -98,6 +98,11 @@ impl Meters {
         self.left.get(&(by, to)).copied().unwrap_or_default()
     }
 
+    /// How many circuits it has room for.
+    pub fn room(&self) -> usize {
+        self.room
+    }
+
     /// Whether, of so many, one more may go by it because somebody captures: what must has room all the same.
     pub fn shows_more(&self, carried: impl FnOnce() -> usize) -> bool {
         carried() < self.room / 4 * 3

@@ -33,10 +33,6 @@ use worker::clock::realtime;
 const TURNS: usize = 4;
 /// Directions that have theirs before it is looked at what else has happened.
 const SERVED: usize = 32;
-/// What a program has closed goes on to who takes nothing of it for so long, as TCP's would for about as long, ns; and that
-/// is looked for so often.
-const LEFT_FOR: Nanos = 300_000_000_000;
-const LOOKS: Nanos = 15_000_000_000;
 
 /// Which side of an endpoint a rate is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -61,8 +57,6 @@ pub struct Metering {
     /// Those of them that somebody waits for.
     awaited: BTreeSet<(u32, Side)>,
     ready: Lines,
-    /// When it is looked for what was left.
-    looks_at: Nanos,
     /// Slots of whose rates whose page this is has said nothing yet: they are of an operator's before.
     of_before: BTreeSet<u32>,
 }
@@ -121,14 +115,6 @@ impl Circuit {
             None if failed => End::Cut,
             None => End::Said,
         }
-    }
-
-    /// One of its programs is gone, and the other takes nothing of what that has said. Of an end that was told that the other
-    /// has said all it is not known.
-    fn is_left(&self) -> bool {
-        let [there, back] = &self.ways;
-        let mut sides = [(there, back), (back, there)].into_iter().zip(&self.ends);
-        sides.any(|((way, other), end)| way.pipe.is_full() && !other.pipe.is_told() && is_left(end))
     }
 
     /// Both have said all, or one of those that have is gone.
@@ -324,8 +310,7 @@ impl Metering {
         match self.ready.is_empty() {
             true => {
                 let awaited = self.awaited.iter().filter_map(|at| self.paces.get(at));
-                let looks = (!self.circuits.is_empty()).then_some(self.looks_at);
-                awaited.filter_map(Pace::due).chain(looks).min()
+                awaited.filter_map(Pace::due).min()
             }
             false => Some(0),
         }
@@ -352,29 +337,7 @@ impl Metering {
                 self.pulse.beats();
             }
         }
-        if self.looks_at <= now && !self.circuits.is_empty() {
-            self.ends_left(now);
-            self.looks_at = now + LOOKS;
-        }
         self.captures.publish();
-    }
-
-    /// Bound: circuits, once in a while.
-    fn ends_left(&mut self, now: Nanos) {
-        let is_late = |it: &Circuit| now.saturating_sub(it.row.moved()) >= LEFT_FOR;
-        let late = (self.circuits.iter()).filter(|(_, it)| is_late(it) && it.is_left());
-        let late: Vec<u64> = late.map(|(number, _)| *number).collect();
-        for number in late {
-            self.pulse.beats();
-            // Of who reads slowly nothing is heard before most of its socket is free.
-            for way in 0..2 {
-                let _ = self.step(number, way, 0, now);
-            }
-            if self.circuits.get(&number).is_some_and(is_late) && guard!("meter-left") {
-                self.show_end(number, |circuit| circuit.end(true));
-                self.remove(number);
-            }
-        }
     }
 
     fn pace(&mut self, at: (u32, Side)) -> Option<&mut Pace> {

@@ -7,8 +7,12 @@ use rustix::event::Timespec;
 use seqpacket::Socket;
 use telemetry::circuits::{CUT_BYTES, CUT_DONE, CUT_HIDDEN, CUT_UNKNOWN};
 
-/// Circuits that its programs have closed and its meter still carries an endpoint may have in any case.
+/// Circuits that its programs have closed and its meter still carries an endpoint may have to one address, whatever its `sockets`; and
+/// this part of the meter's room at the most.
 const ORPHANS: u32 = 256;
+const PART: usize = 8;
+/// They go on to who takes nothing of them for so long, as TCP's would for about as long, ns.
+const LEFT_FOR: u64 = 300_000_000_000;
 
 /// Who begins circuits: a slot; or [`ELSEWHERE`], and by which agreement.
 type By = (u32, u16);
@@ -52,7 +56,7 @@ impl Mediator {
     ///
     /// # Errors
     /// NOBUFS: as many of theirs go by it as it has room left for others'; or as many to there that its programs have closed as
-    /// the endpoint may have sockets, and 256.
+    /// may.
     pub(super) fn room_at_meter(
         &mut self,
         carrier: Carrier,
@@ -61,15 +65,16 @@ impl Mediator {
     ) -> Result<(), Errno> {
         let has_room = |this: &Mediator| {
             let most = this.limits.get(&by.0).map_or(u32::MAX, |most| *most);
-            let most = most.max(ORPHANS) as usize;
-            this.meters.has_room_for(by) && this.meters.left(by, to) < most
+            let most = (most.max(ORPHANS) as usize).min(this.meters.room() / PART);
+            let left = this.meters.left(by, to);
+            let may = by.1 != 0 || left == 0 || left < most || !guard!("meter-left-to");
+            this.meters.has_room_for(by) && may
         };
         if carrier != Carrier::Meter || has_room(self) {
             return Ok(());
         }
-        // What was refused since is counted still; and of those that are over nobody says so.
-        self.counts_carried();
-        if !has_room(self) && by.1 == 0 {
+        // Of those that are over nobody says so.
+        if by.1 == 0 {
             self.sweep_of(false);
         }
         if !has_room(self) {
@@ -93,6 +98,26 @@ impl Mediator {
             (by, self.orphans.contains(&it.cookie()).then_some(to))
         });
         self.meters.carries_these(by);
+    }
+
+    /// Nobody is there any more to give them up. They are looked at with a sweep, as whoever finds no room begins one.
+    pub(super) fn ends_left(&mut self) {
+        if self.orphans.is_empty() {
+            return;
+        }
+        let now = monotonic();
+        let counts = self.meters.counts(now);
+        let is_late = |cookie: &u64| {
+            let count = counts.get(cookie);
+            count.is_some_and(|it| now.saturating_sub(it.moved) >= LEFT_FOR)
+        };
+        let late: Vec<u64> = self.orphans.iter().copied().filter(is_late).collect();
+        for cookie in late.into_iter().filter(|_| guard!("meter-left")) {
+            if self.meters.end(cookie) {
+                self.orphans.remove(&cookie);
+                let _ = self.table.disconnect(cookie);
+            }
+        }
     }
 
     /// Circuits that a meter carries and that a program has closed: as long as the meter has its own end of them

@@ -32,13 +32,6 @@ pub struct Row {
     bytes: [u64; 2],
 }
 
-impl Row {
-    /// When bytes were last handed on, or it began.
-    pub fn moved(&self) -> Nanos {
-        self.count.moved
-    }
-}
-
 impl Counts {
     /// Counts in this page from now on, where `rows` are shown again.
     ///

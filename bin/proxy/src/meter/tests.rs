@@ -281,51 +281,6 @@ fn who_waits_for_a_slow_reader_keeps_nothing_of_its_senders_rate() {
     }
 }
 
-/// Nobody is there any more to give it up.
-#[test]
-fn what_was_left_and_is_not_taken_is_over_in_some_minutes() {
-    let mut scene = scene();
-    let [a, b] = scene.join(0);
-    let [c, _d] = scene.join(1);
-    let fills = |mut end: &UnixStream| while end.write(&[7; 1 << 16]).is_ok() {};
-    let goes_on = |scene: &mut Scene, from: Nanos, seconds: u64| {
-        for id in 0..2 {
-            scene.metering.stirred(id);
-        }
-        for now in (from..=from + seconds * SECOND).step_by(SECOND as usize / 4) {
-            scene.metering.turn(now);
-            while scene.metering.due() == Some(0) {
-                scene.metering.turn(now);
-            }
-        }
-        scene.metering.len()
-    };
-    // More than sockets and pipes hold on the way.
-    for _ in 0..8 {
-        [&a, &c].into_iter().for_each(fills);
-        goes_on(&mut scene, 0, 0);
-    }
-    drop(a);
-    assert_eq!(goes_on(&mut scene, SECOND, 290), 2);
-    // Who takes little now and then has it to the end, though nobody hears of it.
-    let mut some = vec![0; 1 << 10];
-    let mut taken = 0;
-    for n in 0..4 {
-        // The kernel frees what was sent at once when all of it is taken, 64 KiB at most.
-        for _ in 0..70 {
-            taken += (&b).read(&mut some).unwrap();
-        }
-        let from = (300 + 200 * n) * SECOND;
-        for now in (from..from + 200 * SECOND).step_by(SECOND as usize) {
-            scene.metering.turn(now);
-        }
-        assert_eq!(scene.metering.len(), 2, "{n}: {taken}");
-    }
-    // The other one's program is there still.
-    assert_eq!(goes_on(&mut scene, 1100 * SECOND, 620), 1);
-    assert_eq!(scene.count(1).id, 1);
-}
-
 /// Whose are many has its turns, and no more of them.
 #[test]
 fn who_has_many_circuits_keeps_others_from_nothing() {

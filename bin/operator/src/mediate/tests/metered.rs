@@ -8,7 +8,7 @@ use image::compartment::{ENDPOINT_METERED, Rate};
 use seqpacket::Socket;
 use std::time::Duration;
 use stream::Side;
-use telemetry::circuits::{CUT_DONE, CUT_HIDDEN, CUT_UNKNOWN};
+use telemetry::circuits::{CUT_DONE, CUT_HIDDEN, CUT_UNKNOWN, Count, METER_BYTES, METER_WORDS};
 
 /// Where NEAR is counted, and may be sent so many bytes a second (0: as many as there are).
 fn metered(to: u64) -> CompartmentTables {
@@ -286,6 +286,42 @@ fn what_a_meter_carries_lives_until_the_meter_has_done_with_it() {
     assert_eq!(known(&mediator), [false; 3]);
 }
 
+#[test]
+fn what_a_meter_carries_for_nobody_and_nobody_takes_is_over_in_some_minutes() {
+    let mut mediator = with_circuits(&tables());
+    mediator.live = Some(Live::new().unwrap());
+    let ends = [0, 1].map(|_| sockets::stream(true).unwrap());
+    for (cookie, end) in [1, 2].into_iter().zip(&ends) {
+        mediator.table.carry(cookie, Carrier::Meter, 0);
+        mediator.table.waits_as(cookie, end.cookie);
+    }
+    mediator.write();
+    let (link, meter) = Socket::pair().unwrap();
+    mediator.link_meter(link, &|_| None);
+    let (message, mut fds) = meter.recv().unwrap().unwrap();
+    assert!(message.body::<MeterPage>().is_some());
+    let rows = Words::map(fds.remove(0), METER_BYTES).unwrap();
+    while meter.recv().unwrap().is_some() {}
+    let moved = |row: usize, id: u64, ago: u64| {
+        let moved = monotonic().saturating_sub(ago * 1_000_000_000);
+        let count = Count {
+            id,
+            moved,
+            ..Count::default()
+        };
+        for (word, value) in count.words().into_iter().enumerate() {
+            rows.store(row * METER_WORDS + word, value);
+        }
+    };
+    moved(0, 1, 301);
+    moved(1, 2, 290);
+    mediator.sweep();
+    assert_eq!(told::<EndMetered>(&meter).0.id, 1);
+    assert!(meter.recv().unwrap().is_none());
+    assert!(mediator.table.socket(1).is_none(), "nor has it its port");
+    assert_eq!(begun(&mediator), [2]);
+}
+
 /// Else it would go on at once, without a rate.
 #[test]
 fn what_is_to_end_is_told_before_its_rate_is_over() {
@@ -358,18 +394,17 @@ fn nobody_takes_all_of_a_meter() {
         );
         mediator.has_files(128 + 6 * 6);
     }
-    // As many that no program has as an endpoint may have anyhow, to one.
-    mediator.has_files(u64::MAX);
-    for (left, room) in [(255, true), (256, false)] {
-        let these = (0..2000).map(|n| ((WEB, 0), (n < left).then_some(of(NEAR))));
-        mediator.meters.carries_these(these);
-        for (by, to, room) in [(WEB, NEAR, room), (WEB, WEB, true), (NEAR, NEAR, true)] {
-            let most = mediator.limits.get(&by).map_or(usize::MAX, |_| 256);
-            let meters = &mediator.meters;
-            let has_room = meters.has_room_for((by, 0)) && meters.left((by, 0), of(to)) < most;
-            assert_eq!(has_room, room, "{left} {by} {to}");
-        }
-    }
+    // What its programs have closed counts by where to, whatever `sockets` it may have.
+    mediator.has_files(128 + 6 * 64);
+    let all = mediator.table.all().map(circuit::Socket::cookie);
+    mediator.orphans = all.filter(|it| *it >= 100).collect();
+    mediator.counts_carried();
+    assert_eq!(begins(&mut mediator, WEB, NEAR), 9, "four are left");
+    mediator.orphans.extend(106..110);
+    mediator.counts_carried();
+    let own = |mediator: &mut Mediator, to| mediator.room_at_meter(Carrier::Meter, (WEB, 0), to);
+    assert_eq!(own(&mut mediator, of(NEAR)), Err(Errno::NOBUFS));
+    assert_eq!(own(&mut mediator, of(WEB)), Ok(()));
 }
 
 /// Its token is what the other side's operator says.
