@@ -11,8 +11,6 @@ use telemetry::circuits::{CUT_BYTES, CUT_DONE, CUT_HIDDEN, CUT_UNKNOWN};
 /// this part of the meter's room at the most.
 const ORPHANS: u32 = 256;
 const PART: usize = 8;
-/// They go on to who takes nothing of them for so long, as TCP's would for about as long, ns.
-const LEFT_FOR: u64 = 300_000_000_000;
 
 /// Who begins circuits: a slot; or [`ELSEWHERE`], and by which agreement.
 type By = (u32, u16);
@@ -98,26 +96,6 @@ impl Mediator {
             (by, self.orphans.contains(&it.cookie()).then_some(to))
         });
         self.meters.carries_these(by);
-    }
-
-    /// Nobody is there any more to give them up. They are looked at with a sweep, as whoever finds no room begins one.
-    pub(super) fn ends_left(&mut self) {
-        if self.orphans.is_empty() {
-            return;
-        }
-        let now = monotonic();
-        let counts = self.meters.counts(now);
-        let is_late = |cookie: &u64| {
-            let count = counts.get(cookie);
-            count.is_some_and(|it| now.saturating_sub(it.moved) >= LEFT_FOR)
-        };
-        let late: Vec<u64> = self.orphans.iter().copied().filter(is_late).collect();
-        for cookie in late.into_iter().filter(|_| guard!("meter-left")) {
-            if self.meters.end(cookie) {
-                self.orphans.remove(&cookie);
-                let _ = self.table.disconnect(cookie);
-            }
-        }
     }
 
     /// Circuits that a meter carries and that a program has closed: as long as the meter has its own end of them

@@ -507,7 +507,6 @@ impl Mediator {
             }
         }
         self.orphans = self.carried(&live);
-        self.ends_left();
         live.extend(&self.orphans);
         let gone = |socket: &&circuit::Socket| {
             socket.kind() == Kind::Datagram && !live.contains(&socket.cookie())

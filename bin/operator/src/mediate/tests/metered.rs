@@ -8,7 +8,7 @@ use image::compartment::{ENDPOINT_METERED, Rate};
 use seqpacket::Socket;
 use std::time::Duration;
 use stream::Side;
-use telemetry::circuits::{CUT_DONE, CUT_HIDDEN, CUT_UNKNOWN, Count, METER_BYTES, METER_WORDS};
+use telemetry::circuits::{CUT_DONE, CUT_HIDDEN, CUT_UNKNOWN};
 
 /// Where NEAR is counted, and may be sent so many bytes a second (0: as many as there are).
 fn metered(to: u64) -> CompartmentTables {
@@ -286,42 +286,6 @@ fn what_a_meter_carries_lives_until_the_meter_has_done_with_it() {
     assert_eq!(known(&mediator), [false; 3]);
 }
 
-#[test]
-fn what_a_meter_carries_for_nobody_and_nobody_takes_is_over_in_some_minutes() {
-    let mut mediator = with_circuits(&tables());
-    mediator.live = Some(Live::new().unwrap());
-    let ends = [0, 1].map(|_| sockets::stream(true).unwrap());
-    for (cookie, end) in [1, 2].into_iter().zip(&ends) {
-        mediator.table.carry(cookie, Carrier::Meter, 0);
-        mediator.table.waits_as(cookie, end.cookie);
-    }
-    mediator.write();
-    let (link, meter) = Socket::pair().unwrap();
-    mediator.link_meter(link, &|_| None);
-    let (message, mut fds) = meter.recv().unwrap().unwrap();
-    assert!(message.body::<MeterPage>().is_some());
-    let rows = Words::map(fds.remove(0), METER_BYTES).unwrap();
-    while meter.recv().unwrap().is_some() {}
-    let moved = |row: usize, id: u64, ago: u64| {
-        let moved = monotonic().saturating_sub(ago * 1_000_000_000);
-        let count = Count {
-            id,
-            moved,
-            ..Count::default()
-        };
-        for (word, value) in count.words().into_iter().enumerate() {
-            rows.store(row * METER_WORDS + word, value);
-        }
-    };
-    moved(0, 1, 301);
-    moved(1, 2, 290);
-    mediator.sweep();
-    assert_eq!(told::<EndMetered>(&meter).0.id, 1);
-    assert!(meter.recv().unwrap().is_none());
-    assert!(mediator.table.socket(1).is_none(), "nor has it its port");
-    assert_eq!(begun(&mediator), [2]);
-}
-
 /// Else it would go on at once, without a rate.
 #[test]
 fn what_is_to_end_is_told_before_its_rate_is_over() {
@@ -405,6 +369,13 @@ fn nobody_takes_all_of_a_meter() {
     let own = |mediator: &mut Mediator, to| mediator.room_at_meter(Carrier::Meter, (WEB, 0), to);
     assert_eq!(own(&mut mediator, of(NEAR)), Err(Errno::NOBUFS));
     assert_eq!(own(&mut mediator, of(WEB)), Ok(()));
+    // Where there is much room it is 256, for who may have fewer sockets.
+    mediator.has_files(u64::MAX);
+    for (left, room) in [(255, Ok(())), (256, Err(Errno::NOBUFS))] {
+        let these = (0..1000).map(|n| ((WEB, 0), (n < left).then_some(of(NEAR))));
+        mediator.meters.carries_these(these);
+        assert_eq!(own(&mut mediator, of(NEAR)), room, "{left}");
+    }
 }
 
 /// Its token is what the other side's operator says.
