@@ -103,11 +103,6 @@ impl Meters {
         self.room
     }
 
-    /// Whether, of so many, one more may go by it because somebody captures: what must has room all the same.
-    pub fn shows_more(&self, carried: impl FnOnce() -> usize) -> bool {
-        carried() < self.room / 4 * 3
-    }
-
     /// What the image says of endpoints; of what is new the meter is told by [`Meters::says`]. Bound: endpoints.
     pub fn decide_by(&mut self, image: &CompartmentImage<'_>) {
         let rates = image.endpoints().iter().filter_map(rates_of);

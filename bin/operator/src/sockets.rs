@@ -230,7 +230,10 @@ pub fn accepts(
     taken();
     let mut flags = SocketFlags::CLOEXEC;
     flags.set(SocketFlags::NONBLOCK, nonblocking);
-    accept_with(fd, flags).map(Some)
+    match accept_with(fd, flags) {
+        Err(Errno::AGAIN) => Ok(None),
+        came => came.map(Some),
+    }
 }
 
 /// The same where a program may accept by itself meanwhile: it is not waited for the next one.
@@ -240,21 +243,14 @@ pub fn accepts_at_once(
     taken: impl FnOnce(),
 ) -> Result<Option<OwnedFd>, Errno> {
     let flags = fcntl_getfl(fd)?;
-    let blocks = !flags.contains(OFlags::NONBLOCK) && guard!("circuits-accepts-at-once");
-    if !is_readable(fd)? {
-        return Ok(None);
+    let is_plain = flags.contains(OFlags::NONBLOCK) || !is_readable(fd)?;
+    if is_plain || !guard!("circuits-accepts-at-once") {
+        return accepts(fd, nonblocking, taken);
     }
-    if blocks {
-        fcntl_setfl(fd, flags | OFlags::NONBLOCK)?;
-    }
+    fcntl_setfl(fd, flags | OFlags::NONBLOCK)?;
     let came = accepts(fd, nonblocking, taken);
-    if blocks {
-        let _ = fcntl_setfl(fd, flags);
-    }
-    match came {
-        Err(Errno::AGAIN) => Ok(None),
-        came => came,
-    }
+    let _ = fcntl_setfl(fd, flags);
+    came
 }
 
 /// The cookie of the network namespace that a socket is of (SO_NETNS_COOKIE), by which of those that an operator does

@@ -408,16 +408,15 @@ impl Mediator {
         if self.table.has_waiting(cookie) {
             self.room_for(slot)?;
         }
-        let came = match self.accepts_natively && !call.is_nonblocking()? {
-            true => {
-                // Who ends meanwhile leaves it as one that does not block.
-                self.notes_at_call(UNBLOCKED | cookie);
-                let came = self.take_in(cookie, call.fd()?, nonblock);
-                self.notes_at_call(0);
-                came
-            }
-            false => self.take_in(cookie, call.fd()?, nonblock),
-        };
+        // Who ends meanwhile leaves it as one that does not block.
+        let unblocks = self.accepts_natively && !call.is_nonblocking()?;
+        if unblocks {
+            self.notes_at_call(UNBLOCKED | cookie);
+        }
+        let came = self.take_in(cookie, call.fd()?, nonblock);
+        if unblocks {
+            self.notes_at_call(0);
+        }
         let Some(made) = came? else {
             if call.is_nonblocking()? {
                 return Err(Errno::AGAIN);

@@ -46,7 +46,8 @@ impl Mediator {
         let comes = self.meters.is_linked() || !self.meters.is_overdue();
         // What must go by the meter has room there all the same.
         let carried = || (self.table.all()).filter(|it| it.carrier().is_metered());
-        self.meters.captures(slots) && comes && self.meters.shows_more(|| carried().count())
+        let most = self.meters.room() / 4 * 3;
+        self.meters.captures(slots) && comes && carried().count() < most
     }
 
     /// Whether the meter has room for one more of those that must go by it, of who begins it: a slot, and to where, or by
@@ -62,10 +63,9 @@ impl Mediator {
         to: [u8; 16],
     ) -> Result<(), Errno> {
         let has_room = |this: &Mediator| {
-            let most = this.limits.get(&by.0).map_or(u32::MAX, |most| *most);
-            let most = (most.max(ORPHANS) as usize).min(this.meters.room() / PART);
-            let left = this.meters.left(by, to);
-            let may = by.1 != 0 || left == 0 || left < most || !guard!("meter-left-to");
+            let most = this.limits.get(&by.0).copied().unwrap_or(0).max(ORPHANS) as usize;
+            let most = most.min(this.meters.room() / PART).max(1);
+            let may = this.meters.left(by, to) < most || !guard!("meter-left-to");
             this.meters.has_room_for(by) && may
         };
         if carrier != Carrier::Meter || has_room(self) {

@@ -189,6 +189,23 @@ fn what_a_meter_is_not_told_to_end_now_it_is_told_later() {
     assert!(mediator.hunted().is_empty() && mediator.sleep().is_none());
 }
 
+/// A socket of NEAR (30) that listens where 1 leads, at which somebody waits to be accepted (77).
+fn waits_at_near(table: &mut Table, client: Endpoint, crossing: u16) {
+    let local = table.socket(1).unwrap().remote().unwrap();
+    let (bytes, length) = circuit::write(circuit::Family::V4, local);
+    table.create(30, NEAR, circuit::Family::V4, 0).unwrap();
+    table.bind(30, &bytes[..length], true, 7).unwrap();
+    table.listen(30, 9, [7; 16], 7).unwrap();
+    let pending = Pending {
+        client,
+        local,
+        token: 77,
+        crossing,
+        relayed: false,
+    };
+    table.enqueue(30, pending).unwrap();
+}
+
 /// The meter knows it by who began it, and that is not whose endpoint goes.
 #[test]
 fn what_was_begun_to_an_endpoint_that_goes_is_ended_by_the_meter() {
@@ -198,19 +215,7 @@ fn what_was_begun_to_an_endpoint_that_goes_is_ended_by_the_meter() {
         table.carry(1, Carrier::Meter, 0);
         table.waits_as(1, 77);
         let began = *table.socket(1).unwrap();
-        let local = began.remote().unwrap();
-        let (bytes, length) = circuit::write(circuit::Family::V4, local);
-        table.create(30, NEAR, circuit::Family::V4, 0).unwrap();
-        table.bind(30, &bytes[..length], true, 7).unwrap();
-        table.listen(30, 9, [7; 16], 7).unwrap();
-        let pending = Pending {
-            client: began.local(),
-            local,
-            token: 77,
-            crossing: 0,
-            relayed: false,
-        };
-        table.enqueue(30, pending).unwrap();
+        waits_at_near(table, began.local(), 0);
         table.accepted(30, 31, Some(77)).unwrap();
         mediator.write();
         let (link, meter) = Socket::pair().unwrap();
@@ -245,22 +250,11 @@ fn what_a_meter_carries_lives_until_the_meter_has_done_with_it() {
     mediator.live = Some(Live::new().unwrap());
     let ends = [0, 1].map(|_| sockets::stream(true).unwrap());
     let table = &mut mediator.table;
-    let local = table.socket(1).unwrap().remote().unwrap();
-    let (bytes, length) = circuit::write(circuit::Family::V4, local);
-    table.create(30, NEAR, circuit::Family::V4, 0).unwrap();
-    table.bind(30, &bytes[..length], true, 7).unwrap();
-    table.listen(30, 9, [7; 16], 7).unwrap();
-    let pending = Pending {
-        client: Endpoint {
-            ip: of(77),
-            port: 7,
-        },
-        local,
-        token: 77,
-        crossing: 5,
-        relayed: false,
+    let client = Endpoint {
+        ip: of(77),
+        port: 7,
     };
-    table.enqueue(30, pending).unwrap();
+    waits_at_near(table, client, 5);
     table.crossed(30, 41, 77, 5).unwrap();
     table.cross(41, 5, Carrier::Meter, 1, 0);
     table.carry(1, Carrier::Meter, 0);
@@ -385,22 +379,11 @@ fn what_came_by_an_agreement_is_of_no_circuit_inside() {
     let table = &mut mediator.table;
     table.carry(2, Carrier::Meter, 0);
     table.waits_as(2, 77);
-    let local = table.socket(1).unwrap().remote().unwrap();
-    let (bytes, length) = circuit::write(circuit::Family::V4, local);
-    table.create(30, NEAR, circuit::Family::V4, 0).unwrap();
-    table.bind(30, &bytes[..length], true, 7).unwrap();
-    table.listen(30, 9, [7; 16], 7).unwrap();
-    let pending = Pending {
-        client: Endpoint {
-            ip: of(77),
-            port: 7,
-        },
-        local,
-        token: 77,
-        crossing: 5,
-        relayed: false,
+    let client = Endpoint {
+        ip: of(77),
+        port: 7,
     };
-    table.enqueue(30, pending).unwrap();
+    waits_at_near(table, client, 5);
     table.crossed(30, 41, 77, 5).unwrap();
     mediator.write();
     let (link, meter) = Socket::pair().unwrap();
