@@ -130,8 +130,8 @@ pub struct Mediator {
     unclaimed_looked: Option<Instant>,
     /// The call that is done was begun by the operator before.
     again: bool,
-    /// And this socket does not block because that one had it so.
-    is_unblocked: Option<u64>,
+    /// Sockets that do not block because that one had them so, and was to undo it: until any call of theirs.
+    unblocked: BTreeSet<u64>,
     /// Some program accepts at its own sockets, and so may at one of circuits that it puts there meanwhile.
     accepts_natively: bool,
     /// What a meter carries and no program has any more: it is nobody's socket. As of the last sweep.
@@ -177,7 +177,7 @@ impl Default for Mediator {
             unclaimed: Unclaimed::default(),
             unclaimed_looked: None,
             again: false,
-            is_unblocked: None,
+            unblocked: BTreeSet::new(),
             accepts_natively: false,
             orphans: BTreeSet::new(),
             namespace: None,
@@ -247,7 +247,6 @@ impl Mediator {
                 continue;
             }
             self.put_back(noted);
-            self.is_unblocked = (noted & UNBLOCKED != 0).then_some(noted & !UNBLOCKED);
             let tries = self.notes.as_ref().map_or(0, |notes| notes.begins(note));
             if tries > TRIES && guard!("circuits-tries") {
                 confine::say!(
@@ -261,7 +260,6 @@ impl Mediator {
             self.again = true;
             self.handle(slot, program, note, call, listener, find);
             self.again = false;
-            self.is_unblocked = None;
             if let Some(notes) = &self.notes {
                 notes.ended(note);
             }
@@ -345,14 +343,17 @@ impl Mediator {
         self.asked = None;
         self.until = None;
         self.datagrams.taken.clear();
-        match Call::of(call, listener, &mut self.targets) {
+        let came = match Call::of(call, listener, &mut self.targets) {
             Ok(mut call) => match self.perform(slot, &mut call) {
                 Ok(came) => came,
                 Err(errno) => Came::To(Err(errno)),
             },
             Err(Ended::Gone) => Came::To(Err(Errno::INTR)),
             Err(Ended::With(errno)) => Came::To(Err(errno)),
-        }
+        };
+        // Its socket is as it was, and from its answer on the program's to change.
+        self.notes_at_call(0);
+        came
     }
 
     fn serves(&self, program: u32) {
@@ -545,7 +546,6 @@ impl Mediator {
         }
         let spending = Spending::begins();
         let again = std::mem::take(&mut self.again);
-        let is_unblocked = std::mem::take(&mut self.is_unblocked);
         let came = self.attempt(slot, waits.program, (waits.note, &waits.call), listener);
         if let Came::Waits { at, why: Why::Room } = came {
             round.full.insert(at);
@@ -555,7 +555,6 @@ impl Mediator {
         self.until = waits.until.or(self.until);
         self.finish(waits.program, waits.note, waits.call, listener, came);
         self.again = again;
-        self.is_unblocked = is_unblocked;
         self.spent.push(spending.ends(slot, &[]));
     }
 
@@ -595,8 +594,9 @@ impl Mediator {
         if socket.endpoint() != slot && guard!("circuits-own") {
             return Err(Errno::ACCESS);
         }
-        if self.is_unblocked == Some(cookie) && guard!("circuits-unblocked") {
+        if self.unblocked.contains(&cookie) && guard!("circuits-unblocked") {
             sockets::blocks(call.fd()?, true)?;
+            self.unblocked.remove(&cookie);
         }
         if socket.kind() == Kind::Datagram
             && let Some(came) = self.perform_datagram(slot, cookie, call)

@@ -109,6 +109,49 @@ fn an_operator_killed_at_a_call_hands_on_every_connection_once_and_every_socket_
     assert_eq!(server.out(), format!("serving\n{right}"), "each once");
 }
 
+/// Who is noted as the one for whom a listening socket does not block is one of several that wait there.
+#[test]
+fn an_operator_killed_as_it_accepts_tells_nobody_that_nothing_waits() {
+    const THREADS: &str = "
+import socket, threading
+s = socket.socket(); s.bind(('10.1.1.10', 7000)); s.listen(64)
+def serve():
+    while True:
+        c, _ = s.accept()
+        with c: c.sendall(c.recv(100))
+for _ in range(8): threading.Thread(target=serve).start()
+print('serving', flush=True)
+";
+    let scene = Scene::of(OPEN);
+    scene.file("server.py", THREADS);
+    scene.file("client.py", CLIENT);
+    scene.file("most", "1000000");
+    let server = scene.start("web", "exec python3 {f}/server.py", "serving");
+    let mut client = scene.start("app", "exec python3 {f}/client.py {f}/stop {f}/most", "1\n");
+    let limit = Duration::from_secs(20);
+    // Whoever comes after one knows nothing of how programs accept.
+    scene.kill_operator();
+    for _ in 0..6 {
+        let asked = client.out().lines().count();
+        let more = |_: &Instance| client.out().lines().count() > asked + 8;
+        assert!(scene.instance.until(limit, more), "{}", client.out());
+        let before = scene.operator().unwrap();
+        let mut tracer = killed_at(before, "accept4", 1);
+        let other = |_: &Instance| scene.operator().is_some_and(|pid| pid != before);
+        let died = scene.instance.until(limit, other);
+        let _ = tracer.kill();
+        let _ = tracer.wait();
+        assert!(died, "nothing was accepted: {}", client.out());
+    }
+    scene.file("stop", "");
+    assert_eq!(client.wait(limit), Some(0), "{}", client.err());
+    let out = client.out();
+    let asked = out.lines().count() - 1;
+    let right = (1..=asked).map(|n| format!("{n}\n")).collect::<String>();
+    assert_eq!(out, format!("{right}done\n"));
+    assert_eq!(server.err(), "");
+}
+
 /// Set-ups whose calls are listed, and in which one of each kind is waited for: of some calls one
 /// is for several set-ups.
 const SET_UPS: usize = 40;

@@ -161,7 +161,7 @@ impl Mediator {
     }
 
     /// For who follows, of the call that is done.
-    fn notes_at_call(&self, what: u64) {
+    pub(super) fn notes_at_call(&self, what: u64) {
         if let Some(notes) = &self.notes {
             notes.puts(self.note, what);
         }
@@ -409,15 +409,10 @@ impl Mediator {
             self.room_for(slot)?;
         }
         // Who ends meanwhile leaves it as one that does not block.
-        let unblocks = self.accepts_natively && !call.is_nonblocking()?;
-        if unblocks {
+        if self.accepts_natively && !call.is_nonblocking()? {
             self.notes_at_call(UNBLOCKED | cookie);
         }
-        let came = self.take_in(cookie, call.fd()?, nonblock);
-        if unblocks {
-            self.notes_at_call(0);
-        }
-        let Some(made) = came? else {
+        let Some(made) = self.take_in(cookie, call.fd()?, nonblock)? else {
             if call.is_nonblocking()? {
                 return Err(Errno::AGAIN);
             }

@@ -30,6 +30,12 @@ impl Mediator {
         self.follows = notes.says_anything();
         // A call of before may be in the kernel still.
         self.accepts_natively = self.follows;
+        // Whoever calls first: several wait at one listening socket, and who is noted may be dead.
+        let noted = left.iter().map(|(_, note, _)| notes.put(*note));
+        self.unblocked = noted
+            .filter(|it| it & UNBLOCKED != 0)
+            .map(|it| it & !UNBLOCKED)
+            .collect();
         self.notes = Some(notes);
         self.left = left;
         self.live = Live::new().ok();
