@@ -2,6 +2,7 @@
 
 use crate::address::{ANY4, ANY6, LOOPBACK4, LOOPBACK6, is_any, is_loopback, is_multicast, is_v4};
 use crate::{Addresses, Errno, Ip};
+use guard::guard;
 
 /// The addresses of a connection of a socket bound to `bound` (maybe any) to `to`: its own,
 /// and the other's, for which any address stands for this endpoint.
@@ -24,6 +25,10 @@ pub(crate) fn route(bound: &Ip, own: &Addresses, to: &Ip) -> Result<(Ip, Ip), Er
         return Err(Errno::ENETUNREACH);
     }
     if !is_any(bound) {
+        // It was its own when it was bound.
+        if !own.local(bound) && guard!("circuits-source") {
+            return Err(Errno::ENETUNREACH);
+        }
         // A loopback address leaves no endpoint.
         let stays = own.local(&to) || !is_loopback(bound);
         return if stays {

@@ -109,7 +109,8 @@ impl Table {
                 .sockets
                 .listeners(socket.endpoint, socket.local.port)
                 .any(|(_, other)| conflicts(socket, &socket.local.ip, other));
-        own.bindable(&socket.local.ip) && !clash
+        // As on Linux what has no connection outlives its address: nothing reaches it until that comes back.
+        (socket.remote().is_none() || own.bindable(&socket.local.ip)) && !clash
     }
 
     /// The next slot that has changed, once each: its [`record`](Self::record) is to be

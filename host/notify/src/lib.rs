@@ -23,6 +23,7 @@ mod interrupt;
 mod listener;
 mod option;
 mod owner;
+mod passed;
 mod run;
 mod target;
 
@@ -37,6 +38,7 @@ pub use listener::{
 };
 pub use option::{name_of, option, refuse_descriptors, set_option};
 pub use owner::{is_within, owners, share_descriptors, user_namespace, user_namespace_at_once};
+pub use passed::passed;
 pub use run::{Ids, Namespaces, OWN, Plan, Running, Started, User, namespaces, start};
 pub use target::{OpenError, PIECES, Target, copying};
 

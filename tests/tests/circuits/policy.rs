@@ -114,6 +114,47 @@ fn a_circuit_ends_with_the_address_that_it_was_by() {
     assert_eq!(other.wait(std::time::Duration::from_millis(300)), None);
 }
 
+/// As on Linux: a server that is bound to an address waits for it to come back.
+#[test]
+fn who_listens_at_an_address_that_goes_is_reached_once_it_is_back() {
+    const SERVER: &str = "
+import socket, threading
+u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); u.bind(('10.1.1.10', 53))
+s = socket.socket(); s.bind(('10.1.1.10', 80)); s.listen()
+def udp():
+    while True: u.sendto(*u.recvfrom(100))
+threading.Thread(target=udp).start()
+print('listens', flush=True)
+while True:
+    c, _ = s.accept()
+    with c: c.sendall(c.recv(100))
+";
+    const ASKS: &str = "
+import socket
+def asks(kind, port):
+    try:
+        s = socket.socket(socket.AF_INET, kind); s.settimeout(2); s.connect(('10.1.1.10', port)); s.sendall(b'word')
+        return s.recv(100).decode()
+    except OSError as error: return type(error).__name__
+print(asks(socket.SOCK_STREAM, 80), asks(socket.SOCK_DGRAM, 53))
+";
+    let scene = Scene::of(OPEN);
+    scene.file("server.py", SERVER);
+    scene.file("asks.py", ASKS);
+    let server = scene.start("web", "exec python3 {f}/server.py", "listens");
+    let asks = |at: &str| scene.says(at, "python3 {f}/asks.py");
+    assert_eq!(asks("app"), "word word\n", "{}", server.err());
+    // Who has it meanwhile listens at nothing.
+    let moved = OPEN.replace("10.1.1.10", "10.1.1.99");
+    scene.apply(&moved.replace("10.1.1.11", "10.1.1.10"));
+    let refused = "ConnectionRefusedError ConnectionRefusedError\n";
+    assert_eq!(asks("few"), refused);
+    scene.apply(OPEN);
+    assert_eq!(asks("app"), "word word\n", "{}", server.err());
+    scene.kill_operator();
+    assert_eq!(asks("app"), "word word\n", "{}", server.err());
+}
+
 /// `late` listens at port 80 and accepts when the file NAME is there, prints what came, and ends; `early` connects, sends
 /// a word and then, for as long as it can, another.
 const WAITING: &str = r#"

@@ -49,6 +49,51 @@ fn who_runs_as_another_user_is_told_so() {
     assert_eq!(said.out, "/ 65534\n");
 }
 
+/// What is sent to `bulkhead run` is for its program, which is of the same group and has by itself what a terminal sends.
+#[test]
+fn a_program_has_each_signal_once() {
+    const TELLS: &str = "
+import signal
+numbers = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT, signal.SIGQUIT, signal.SIGWINCH)
+signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+print('ready', flush=True)
+while True: print(signal.sigwait(numbers).name, flush=True)
+";
+    // A terminal of its own, and the keys Ctrl-C and Ctrl-\\.
+    const KEYS: &str = "
+import os, pty, sys
+pid, fd = pty.fork()
+if pid == 0: os.execvp(sys.argv[1], sys.argv[1:])
+came = b''
+def until(text):
+    global came
+    while text not in came: came += os.read(fd, 1000)
+until(b'ready')
+for key, name in ((b'\\x03', b'SIGINT'), (b'\\x1c', b'SIGQUIT')):
+    os.write(fd, key)
+    until(name)
+os.kill(pid, 15)
+until(b'SIGTERM')
+print(came.decode().count('SIG'))
+os.kill(pid, 9)
+";
+    let scene = Scene::of(OPEN);
+    scene.file("tells.py", TELLS);
+    let program = scene.start("app", "exec python3 {f}/tells.py", "ready");
+    for signal in ["INT", "QUIT", "WINCH", "TERM", "HUP", "USR1", "USR2", "INT"] {
+        let before = program.out();
+        program.is_sent(signal);
+        program.until(&format!("{before}SIG{signal}\n"));
+    }
+    let keys = scene.file("keys.py", KEYS);
+    let run = scene.command("app", "exec python3 {f}/tells.py");
+    let mut command = Command::new("timeout");
+    command.args(["20", "python3"]).arg(keys);
+    command.arg(run.get_program()).args(run.get_args());
+    let said = scene.run(command);
+    assert_eq!(said.out, "3\n", "{said:?}");
+}
+
 #[test]
 fn nginx_serves_curl_and_wget() {
     let scene = Scene::of(OPEN);

@@ -303,6 +303,11 @@ impl Program {
         read(&self.path.with_extension("err"))
     }
 
+    /// Sends a signal to `bulkhead run`, and to nobody else.
+    pub fn is_sent(&self, signal: &str) {
+        kill(signal, &self.child.id().to_string());
+    }
+
     /// Waits until it has printed this, 20 s at most.
     pub fn until(&self, text: &str) {
         let limit = Instant::now() + Duration::from_secs(20);

@@ -16,7 +16,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::io::AsyncReadExt;
 
 /// What is loaded for who wants rings.
 const LIBRARY: &str = "libbulkhead_preload.so";
@@ -85,7 +85,9 @@ pub async fn run(run: &Run, api: &Path) -> Result<Exit, Trouble> {
         ));
     }
     // Whoever this process is told to end, it is the program that is meant.
-    let mut signals = Signals::new().map_err(|e| Trouble::new(Exit::Failed, e.to_string(), ""))?;
+    let failed = |e: std::io::Error| Trouble::new(Exit::Failed, e.to_string(), "");
+    let signals = notify::passed().map_err(failed)?;
+    let mut signals = tokio::net::UnixStream::from_std(signals).map_err(failed)?;
     let (running, listener) = started.go().map_err(|error| {
         let exit = match &error {
             notify::Error::Program { errno, .. } => Exit::of_program(&(*errno).into()),
@@ -96,14 +98,13 @@ pub async fn run(run: &Run, api: &Path) -> Result<Exit, Trouble> {
     // Where nobody has it any more the kernel refuses the program's calls: they do not wait for
     // whom the endpoint was taken from.
     drop(listener);
-    let failed = |e: std::io::Error| Trouble::new(Exit::Failed, e.to_string(), "");
     let pidfd = running.as_fd().try_clone_to_owned().map_err(failed)?;
     let mut ended = tokio::task::spawn_blocking(move || running.wait());
     let status = loop {
         tokio::select! {
             status = &mut ended => break status,
-            which = signals.next() => {
-                if let Some(which) = which {
+            which = signals.read_u8() => {
+                if let Some(which) = which.ok().and_then(|it| Signal::from_named_raw(it.into())) {
                     let _ = pidfd_send_signal(&pidfd, which);
                 }
             }
@@ -139,40 +140,6 @@ fn library_of_rings() -> Result<Variable, Trouble> {
 
 /// A variable of the environment, and its value.
 type Variable = (OsString, OsString);
-
-/// What is passed on, and what a terminal sends to the program itself.
-struct Signals {
-    passed: [(tokio::signal::unix::Signal, Signal); 4],
-    _ignored: [tokio::signal::unix::Signal; 2],
-}
-
-impl Signals {
-    fn new() -> std::io::Result<Signals> {
-        let one = |kind, is| signal(kind).map(|of| (of, is));
-        Ok(Signals {
-            passed: [
-                one(SignalKind::terminate(), Signal::TERM)?,
-                one(SignalKind::hangup(), Signal::HUP)?,
-                one(SignalKind::user_defined1(), Signal::USR1)?,
-                one(SignalKind::user_defined2(), Signal::USR2)?,
-            ],
-            _ignored: [
-                signal(SignalKind::interrupt())?,
-                signal(SignalKind::quit())?,
-            ],
-        })
-    }
-
-    async fn next(&mut self) -> Option<Signal> {
-        let [(a, term), (b, hup), (c, one), (d, two)] = &mut self.passed;
-        tokio::select! {
-            came = a.recv() => came.map(|()| *term),
-            came = b.recv() => came.map(|()| *hup),
-            came = c.recv() => came.map(|()| *one),
-            came = d.recv() => came.map(|()| *two),
-        }
-    }
-}
 
 /// What an operator answers that tries to no avail.
 const AGAIN: u32 = Errno::AGAIN.raw_os_error().cast_unsigned();

@@ -144,3 +144,47 @@ fn ports_run_out() {
         Err(Errno::EADDRNOTAVAIL)
     );
 }
+
+/// Measured: what has no connection outlives its address, is not reached meanwhile and reaches nobody.
+#[test]
+fn an_address_goes_and_comes_back() {
+    let mut table = table();
+    for (cookie, port) in [(1, 80), (2, 81), (3, 82)] {
+        table.create(cookie, 0, Family::V4, 0).unwrap();
+        let to = bytes(Family::V4, OWN4, port);
+        table.bind(cookie, &to, true, 0).unwrap();
+    }
+    table.listen(1, 8, [1; 16], 0).unwrap();
+    table.create_datagram(4, 0, Family::V4, [4; 16]).unwrap();
+    table
+        .bind(4, &bytes(Family::V4, OWN4, 53), true, 0)
+        .unwrap();
+    let far = bytes(Family::V4, v4([10, 0, 0, 6]), 80);
+    table.connect_begin(3, &far, 0).unwrap();
+    let to = |ip, port| Endpoint { ip, port };
+    let restored = |table: &Table, all: &[Ip]| {
+        let page: Vec<_> = (0..table.slots()).map(|it| table.record(it)).collect();
+        let mut endpoints = table.endpoints.clone();
+        endpoints[0] = Addresses::new(all).unwrap();
+        Table::restore(table.limits, endpoints, (0..).zip(&page))
+    };
+    let (mut gone, rejected) = restored(&table, &[OWN6]);
+    assert_eq!(rejected.len(), 1);
+    assert!(gone.socket(3).is_none());
+    assert_eq!(gone.find_listener(0, to(OWN4, 80), 0), None);
+    let (_, local) = gone.getsockname(1).unwrap();
+    assert_eq!(local, to(OWN4, 80));
+    for to in [&far, &bytes(Family::V4, LO4, 80)] {
+        assert_eq!(gone.connect_begin(2, to, 0), Err(Errno::ENETUNREACH));
+    }
+    let way = gone.way(4, to(LO4, 53), None);
+    assert_eq!(way.unwrap_err(), Errno::ENETUNREACH);
+    gone.create(5, 0, Family::V4, 0).unwrap();
+    let bound = gone.bind(5, &bytes(Family::V4, OWN4, 0), true, 0);
+    assert_eq!(bound, Err(Errno::EADDRNOTAVAIL));
+    let (mut again, rejected) = restored(&gone, &[OWN4, OWN6]);
+    assert_eq!(rejected, Vec::<u32>::new());
+    let found = again.find_listener(0, to(OWN4, 80), 0);
+    assert_eq!(found.map(|it| it.cookie), Some(1));
+    assert!(again.connect_begin(2, &far, 0).is_ok());
+}
