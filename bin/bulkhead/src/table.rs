@@ -32,6 +32,14 @@ impl Table {
     }
 }
 
+/// A figure, or what stands in its place where nobody has one.
+pub fn unless(nobody: bool, figure: impl FnOnce() -> String) -> String {
+    match nobody {
+        true => "-".to_owned(),
+        false => figure(),
+    }
+}
+
 impl std::fmt::Display for Table {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let columns = self.right.len();

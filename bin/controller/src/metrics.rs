@@ -272,13 +272,16 @@ impl Families {
             tenant: counters.tenant.clone(),
             endpoint: counters.endpoint.clone(),
         };
-        self.rx_frames.get_or_create(&of).inc_by(counters.rx_frames);
-        let (rx, tx) = (counters.rx_segments, counters.tx_segments);
-        self.rx_segments.get_or_create(&of).inc_by(rx);
-        self.tx_segments.get_or_create(&of).inc_by(tx);
-        self.rx_bytes.get_or_create(&of).inc_by(counters.rx_bytes);
-        self.tx_frames.get_or_create(&of).inc_by(counters.tx_frames);
-        self.tx_bytes.get_or_create(&of).inc_by(counters.tx_bytes);
+        // A series that stays at 0 would say that nothing passes.
+        if !counters.uncounted {
+            self.rx_frames.get_or_create(&of).inc_by(counters.rx_frames);
+            let (rx, tx) = (counters.rx_segments, counters.tx_segments);
+            self.rx_segments.get_or_create(&of).inc_by(rx);
+            self.tx_segments.get_or_create(&of).inc_by(tx);
+            self.rx_bytes.get_or_create(&of).inc_by(counters.rx_bytes);
+            self.tx_frames.get_or_create(&of).inc_by(counters.tx_frames);
+            self.tx_bytes.get_or_create(&of).inc_by(counters.tx_bytes);
+        }
         for drop in &counters.drops {
             let of = OfDrop {
                 tenant: of.tenant.clone(),

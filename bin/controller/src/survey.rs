@@ -111,11 +111,13 @@ impl Survey {
     pub fn fill(&self, endpoint: &mut Endpoint, closed: &HashMap<String, String>) {
         let name = format!("{}/{}", endpoint.tenant, endpoint.name);
         endpoint.port = closed.get(&name).cloned().unwrap_or_else(|| "open".into());
+        let uncounted = endpoint.counters.uncounted;
         endpoint.counters = self
             .counters(endpoint.compartment)
             .map(|counters| counters.totals(endpoint.slot))
             .unwrap_or_default();
         name_it(&mut endpoint.counters, &endpoint.tenant, &endpoint.name);
+        endpoint.counters.uncounted = uncounted;
     }
 
     /// Notes how each uplink is read and written.
@@ -156,7 +158,10 @@ impl Survey {
         };
         let endpoints = world.tenants().iter().flat_map(|tenant| &tenant.endpoints);
         let mut all: Vec<_> = endpoints
-            .map(|e| rates(e.compartment, e.slot, &e.tenant, &e.name))
+            .map(|e| EndpointRates {
+                uncounted: e.counters.uncounted,
+                ..rates(e.compartment, e.slot, &e.tenant, &e.name)
+            })
             .collect();
         all.extend(
             world

@@ -23,7 +23,7 @@ use axum::Json;
 use axum::extract::{Query, State};
 use command::verbs::{ENDPOINT_VHOST, FABRIC};
 use serde::Deserialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 use store::{Seen, SeenTarget};
@@ -99,10 +99,17 @@ pub async fn usage(
         Some(_) => view::usage(row),
         None => row,
     });
+    let mut rows = summed(rows);
+    let endpoints = world.tenants().iter().flat_map(|tenant| &tenant.endpoints);
+    let uncounted = endpoints.filter(|it| it.counters.uncounted);
+    let uncounted: BTreeSet<(&str, &str)> = uncounted.map(|it| (&*it.tenant, &*it.name)).collect();
+    for row in &mut rows {
+        row.uncounted = uncounted.contains(&(&*row.tenant, &*row.endpoint));
+    }
     Ok(Json(Usage {
         from_s: first,
         to_s: last,
-        rows: summed(rows),
+        rows,
     }))
 }
 

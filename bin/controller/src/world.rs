@@ -5,7 +5,8 @@ use crate::steps::{Image, Key, Object, Step};
 use crate::supervisor::Refusal;
 use ::image::{Aligned, MappedCompartment, MappedFabric};
 use api::{
-    Aside, Compartment, Endpoint, Fault, Finding, Limit, Needs, Tenant, Uplink, Vlan, Where, Whose,
+    Aside, Compartment, Endpoint, EndpointRates, Fault, Finding, Limit, Needs, Tenant, Uplink,
+    Vlan, Where, Whose,
 };
 use command::message::ErrorCode;
 use command::verbs::{ENDPOINT_CIRCUITS, ENDPOINT_FIFO, ENDPOINT_VETH, ENDPOINT_VHOST, FABRIC};
@@ -547,6 +548,10 @@ fn described(tenant: &str, endpoint: &spec::Endpoint, port: &PortIntent) -> Endp
         to: limit(endpoint.meter_to()),
         weight: endpoint.weight(),
         guarantee_bits: endpoint.guarantee_bits(),
+        counters: EndpointRates {
+            uncounted: body.kind == ENDPOINT_CIRCUITS && !port.metered,
+            ..EndpointRates::default()
+        },
         ..Endpoint::default()
     }
 }

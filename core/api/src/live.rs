@@ -24,6 +24,9 @@ pub struct EndpointRates {
     pub tenant: String,
     /// Endpoint's name.
     pub endpoint: String,
+    /// Nobody counts what it sends and gets, whose programs are connected directly: 0 says nothing here. Not set where its circuits are
+    /// metered, or it has packets.
+    pub uncounted: bool,
     /// Wire segments a second sent by the workload.
     pub rx_pps: f64,
     /// Bits a second sent by the workload.

@@ -33,6 +33,9 @@ pub struct UsageRow {
     /// tenants of one switch (guardrails, defaults) stand under the compartment's name.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub rule: String,
+    /// Nobody counts what this endpoint sends and gets just now: see `EndpointRates`. What it has here is of a time in which somebody did.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub uncounted: bool,
     /// Packets on the wire that it sent; of a tenant: to the fabric, by the fabric's count.
     pub sent_packets: u64,
     /// Bytes that it sent, likewise.

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -225,6 +226,45 @@ static void take(void) {
   printf("taken %d%s\n", taken, bound ? ", others bound" : "");
 }
 
+static int is_connected(int s) {
+  struct pollfd one = {s, POLLOUT, 0};
+  return poll(&one, 1, 0) == 1 && !(one.revents & POLLHUP);
+}
+
+// Circuits that the kernel has connected to a plain socket of its own, past the operator, are to be connected to another's.
+static void feign(const char *path) {
+  struct sockaddr_un own = {AF_UNIX};
+  struct sockaddr_in victim = at("10.1.1.10", 80);
+  int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0), passed = 0, feigned = 0, told = 0, got;
+  snprintf(own.sun_path, sizeof own.sun_path, "%s", path);
+  if (bind(listener, (struct sockaddr *)&own, sizeof own) || listen(listener, 64)) perror("listen"), exit(1);
+  plain = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0), circuit = plain, number = dup(plain);
+  for (int n = 0; n < 12; n++) {
+    pthread_t thread;
+    circuit = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0), over = 0;
+    pthread_create(&thread, 0, swaps, 0);
+    for (int tries = 0; tries < MANY && !is_connected(circuit); tries++) {
+      int before = plain;
+      connect(number, (struct sockaddr *)&own, sizeof own);
+      if (!is_connected(before)) continue;
+      plain = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0);
+      usleep(100);
+      close(before);
+      while (!is_connected(circuit) && (got = accept(listener, 0, 0)) >= 0) close(got);
+    }
+    over = 1;
+    pthread_join(thread, 0);
+    if (!is_connected(circuit)) continue;
+    passed++;
+    // All stay open.
+    while (accept(listener, 0, 0) >= 0);
+    if (!connect(circuit, (struct sockaddr *)&victim, sizeof victim)) feigned++;
+    else if (errno == EISCONN) told++;
+  }
+  printf("feigned %d%s\n", feigned, passed && told == passed ? ", told so" : "");
+  pause();
+}
+
 // What is done by a program that has other rights than who runs it.
 static void rights(void) {
   int s = socket(AF_INET, SOCK_STREAM, 0);
@@ -242,5 +282,6 @@ int main(int count, char **words) {
   if (!strcmp(word, "swap")) swap();
   if (!strcmp(word, "steal")) steal();
   if (!strcmp(word, "take")) take();
+  if (!strcmp(word, "feign")) feign(words[2]);
   if (!strcmp(word, "rights")) rights();
 }

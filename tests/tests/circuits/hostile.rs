@@ -149,6 +149,36 @@ fn what_is_accepted_past_the_operator_passes_nothing_but_bytes() {
     }
 }
 
+/// Who is connected elsewhere, past the operator, waits at nobody's: a listener that seems full and is not
+/// readable would never be read, and nobody get in.
+#[test]
+fn nobody_waits_at_a_listener_that_does_not_know_of_it() {
+    const SERVER: &str = "
+import select, socket
+s = socket.socket(); s.bind(('0.0.0.0', 80)); s.listen(2); s.setblocking(False)
+print('serving', flush=True)
+while select.select([s], [], []):
+    c, who = s.accept()
+    c.sendall(who[0].encode())
+    c.close()
+";
+    for web in ["attach: circuits", "attach: { circuits: { metered: on } }"] {
+        let own = "\"fd00:1::10\"], attach: circuits";
+        assert!(OPEN.contains(own));
+        let spec = OPEN.replace(own, &own.replace("attach: circuits", web));
+        let scene = scene(&spec);
+        scene.file("server.py", SERVER);
+        let server = scene.start("web", "exec python3 {f}/server.py", "serving");
+        let feigns = scene.start("app", &line_of("exec {c} feign {f}/feigned"), "\n");
+        assert_eq!(feigns.out(), "feigned 0, told so\n");
+        for from in ["few", "app"] {
+            let own = scene.tries(from, "10.1.1.10,80");
+            assert_eq!(own.len(), 1, "{}", server.err());
+            assert!(own[0].starts_with("10.1.1.1"), "{own:?} {}", server.err());
+        }
+    }
+}
+
 /// Who could give a circuit a name that was somebody's would be called for him.
 #[test]
 fn nobody_names_a_circuit() {

@@ -101,7 +101,36 @@ fn what_passes_is_counted_to_the_byte() {
             number("connections"),
         )
     };
-    assert_eq!(rates(&json(&scene, &["usage"])), (total, 0, 3));
+    let usage = json(&scene, &["usage"]);
+    assert_eq!(rates(&usage), (total, 0, 3));
+    // Of whom nobody counts no 0 is shown.
+    let sample = json(&scene, &["top", "--once"]);
+    for rows in [&sample["endpoints"], &usage["rows"]] {
+        for row in rows
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|row| row["endpoint"] != "")
+        {
+            let uncounted = row["uncounted"].as_bool().unwrap_or(false);
+            assert_eq!(uncounted, row["endpoint"] != "app", "{row}");
+        }
+    }
+    for words in [&["status"] as &[&str], &["top", "--once"], &["usage"]] {
+        let said = scene.instance.say(words).unwrap();
+        let of = |name: &str| {
+            let mut rows = said.out.lines().map(str::split_whitespace);
+            let row = rows.find(|row| row.clone().any(|it| it == name));
+            row.is_some_and(|mut row| row.any(|it| it == "-"))
+        };
+        assert_eq!((of("red/app"), of("red/few")), (false, true), "{said:?}");
+    }
+    let metrics = scene.metrics();
+    let sent = |name: &str| {
+        let mut lines = metrics.lines().filter(|line| line.contains("received_bytes"));
+        lines.any(|line| line.contains(&format!("\"{name}\"")))
+    };
+    assert!(sent("app") && !sent("web"), "{metrics}");
     // The other way, and a live one.
     let _app = scene.start("app", "{peer} stream 9001", "serving");
     let follow = scene.start("web", "{peer} follow 10.1.1.11 9001", "300\n");

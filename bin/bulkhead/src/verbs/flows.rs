@@ -4,7 +4,7 @@ use super::as_json;
 use crate::args;
 use crate::client::{Client, encoded};
 use crate::exit::{Exit, Trouble};
-use crate::table::{Table, bytes, grouped, nanoseconds};
+use crate::table::{Table, bytes, grouped, nanoseconds, unless};
 use api::{Flow, Flows, RuleName, Rules};
 use std::fmt::Write;
 
@@ -96,10 +96,6 @@ fn rendered_flows(flows: &Flows) -> String {
             false => format!("{here} as {there}"),
         };
         let uncounted = flow.circuit.as_ref().is_some_and(|it| !it.counted);
-        let unless = |is: bool, say: &dyn Fn() -> String| match is {
-            true => "-".to_owned(),
-            false => say(),
-        };
         table.row([
             flow.from.clone(),
             flow.to.clone(),
@@ -110,9 +106,9 @@ fn rendered_flows(flows: &Flows) -> String {
                 Some(circuit) => format!("{}, {}", flow.state, circuit.kind),
                 None => flow.state.clone(),
             },
-            unless(uncounted, &|| two(flow.packets, grouped)),
-            unless(uncounted, &|| two(flow.bytes, bytes)),
-            unless(uncounted, &|| nanoseconds(flow.silent_ns)),
+            unless(uncounted, || two(flow.packets, grouped)),
+            unless(uncounted, || two(flow.bytes, bytes)),
+            unless(uncounted, || nanoseconds(flow.silent_ns)),
             rules_of(flow),
         ]);
     }

@@ -4,7 +4,7 @@ use super::change::halves;
 use super::{FEW, as_json};
 use crate::client::Client;
 use crate::exit::{Exit, Trouble};
-use crate::table::{Table, grouped, nanoseconds, when};
+use crate::table::{Table, grouped, nanoseconds, unless, when};
 use api::{Compartment, Endpoint, EndpointRates, Status};
 use std::fmt::Write;
 
@@ -119,8 +119,8 @@ fn rendered_status(status: &Status) -> String {
             port,
             state,
             endpoint.addresses.join(" "),
-            grouped(counters.rx_frames),
-            grouped(counters.tx_frames),
+            unless(counters.uncounted, || grouped(counters.rx_frames)),
+            unless(counters.uncounted, || grouped(counters.tx_frames)),
             grouped(drops(counters)),
         ]);
     }

@@ -4,7 +4,7 @@ use super::as_json;
 use crate::args::Top;
 use crate::client::Client;
 use crate::exit::{Exit, Trouble};
-use crate::table::{Table, bytes, rate};
+use crate::table::{Table, bytes, rate, unless};
 use api::Sample;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -134,12 +134,14 @@ fn rendered(sample: &Sample, circuits: &str, rows: usize, columns: usize) -> Str
                     endpoint.rx_bps,
                     endpoint.tx_pps,
                     endpoint.tx_bps,
-                    endpoint.drops_ps,
-                    endpoint.paused_ps,
                 ]
-                .map(rate)
+                .map(|figure| unless(endpoint.uncounted, || rate(figure)))
                 .into_iter()
-                .chain([bytes(endpoint.waiting_bytes)]),
+                .chain([
+                    rate(endpoint.drops_ps),
+                    rate(endpoint.paused_ps),
+                    bytes(endpoint.waiting_bytes),
+                ]),
             ),
         );
     }

@@ -4,7 +4,7 @@ use super::as_json;
 use crate::args;
 use crate::client::{Client, encoded};
 use crate::exit::{Exit, Trouble};
-use crate::table::{Table, bytes, grouped, when};
+use crate::table::{Table, bytes, grouped, unless, when};
 use api::{Usage, UsageRow};
 use std::fmt::Write;
 
@@ -43,6 +43,7 @@ fn rendered(usage: &Usage) -> String {
     ]);
     for row in &usage.rows {
         let by_rule = !row.rule.is_empty();
+        let nobody = row.uncounted && row.sent_packets == 0 && row.got_packets == 0;
         let held = !by_rule && row.agreement.is_empty();
         let of_switch = |text: String| if held { text } else { String::new() };
         let of_rule = |text: String| if by_rule { text } else { String::new() };
@@ -53,10 +54,10 @@ fn rendered(usage: &Usage) -> String {
                 ("", agreement, _) => format!("  by {agreement}"),
                 (endpoint, ..) => format!("  {}/{endpoint}", row.tenant),
             },
-            grouped(row.sent_packets),
-            bytes(row.sent_bytes),
-            grouped(row.got_packets),
-            bytes(row.got_bytes),
+            unless(nobody, || grouped(row.sent_packets)),
+            unless(nobody, || bytes(row.sent_bytes)),
+            unless(nobody, || grouped(row.got_packets)),
+            unless(nobody, || bytes(row.got_bytes)),
             grouped(row.connections),
             of_switch(format!("{:.1}", row.cpu_ns as f64 / 1e9)),
             of_switch(format!("{} h", bytes(row.memory_byte_seconds / 3600))),

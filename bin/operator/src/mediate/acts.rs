@@ -200,12 +200,10 @@ impl Mediator {
             return self.crossed(slot, cookie, call);
         }
         if let Some(state) = self.table.socket(cookie).map(|socket| socket.state()) {
-            let connected =
-                |call: &Call<'_>| Ok::<_, Errno>(notify::name_of(call.fd()?.as_fd(), true).is_ok());
             match state {
                 // Done, or as good as done, before the operator before died.
                 circuit::State::Connected if self.again => return Ok(Came::To(Ok(0))),
-                circuit::State::Connecting if connected(call)? => {
+                circuit::State::Connecting if is_joined(call.fd()?) => {
                     self.table.connected(cookie).map_err(number)?;
                     // By what is allowed now: it may have been begun by an image of before.
                     self.review();
@@ -340,7 +338,7 @@ impl Mediator {
                 None => sockets::connects_at_once(call.fd()?, call.flags()?, listener.name),
             };
             match connected {
-                Ok(()) | Err(Errno::ISCONN) => {
+                Ok(()) => {
                     // Inside one endpoint nobody asks.
                     if to != slot {
                         self.begins(&seen, decided.rules);
@@ -353,6 +351,7 @@ impl Mediator {
                 Err(Errno::CONNREFUSED | Errno::NOENT) => {
                     let _ = self.table.closed(listener.cookie);
                 }
+                // Of one that its program has connected past this process nobody waits there.
                 Err(errno) => {
                     let _ = self.table.withdraw(listener.cookie, pending.token);
                     return match errno {
@@ -556,6 +555,14 @@ impl Mediator {
         }
         Ok(())
     }
+}
+
+/// Whether the operator before has connected it. What a program has the kernel connect by itself, past this process, is
+/// connected to a path: of other names there are none that are not of operators, in the namespace that circuits are of.
+pub(super) fn is_joined(fd: &OwnedFd) -> bool {
+    const FAMILY: usize = size_of::<libc::sa_family_t>();
+    let name = notify::name_of(fd.as_fd(), true);
+    name.is_ok_and(|name| name.get(FAMILY) == Some(&0) || !guard!("circuits-joined-by-path"))
 }
 
 /// When who waits so long has waited enough.

@@ -1,6 +1,6 @@
 //! A program connects to another tenant's, by an agreement.
 
-use super::acts::leaving;
+use super::acts::{is_joined, leaving};
 use super::*;
 use crate::crossings::{Crossing, Outcome, Watched};
 use crate::decide::across;
@@ -199,7 +199,8 @@ impl Mediator {
             None => sockets::connects_at_once(call.fd()?, call.flags()?, door),
         };
         match connected {
-            Ok(()) | Err(Errno::ISCONN) => {
+            // Or as good as done, before the operator before died.
+            joined if joined.is_ok() || joined == Err(Errno::ISCONN) && is_joined(call.fd()?) => {
                 let rule = still.and_then(Result::ok).and_then(|leaves| leaves.rule);
                 self.begins(&leaving(slot, local, remote), [rule, None]);
                 Ok(())
@@ -207,6 +208,7 @@ impl Mediator {
             // It is over since.
             Err(Errno::CONNREFUSED) => Err(Errno::HOSTUNREACH),
             Err(errno) => Err(errno),
+            Ok(()) => Ok(()),
         }
     }
 

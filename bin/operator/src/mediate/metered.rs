@@ -210,6 +210,10 @@ impl Mediator {
         far: &Made,
         (fd, name): (&OwnedFd, [u8; 16]),
     ) -> Result<(), Errno> {
+        // Who listens would hear of one that is over at once.
+        if notify::name_of(fd.as_fd(), true).is_ok() {
+            return Err(Errno::ISCONN);
+        }
         // First where it may fail: a socket that is connected stays so.
         sockets::connects(&far.fd, name)?;
         self.table.carry(body.id, carrier, 0);
