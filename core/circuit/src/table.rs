@@ -137,6 +137,13 @@ impl Table {
         self.sockets.find(cookie).map(|(_, it)| it)
     }
 
+    /// The addresses of an endpoint.
+    #[must_use]
+    pub fn addresses(&self, endpoint: u32) -> &[Ip] {
+        let own = self.endpoints.get(endpoint as usize);
+        own.map_or(&[], Addresses::all)
+    }
+
     /// All sockets.
     pub fn all(&self) -> impl Iterator<Item = &Socket> {
         self.sockets

@@ -226,6 +226,38 @@ static void take(void) {
   printf("taken %d%s\n", taken, bound ? ", others bound" : "");
 }
 
+// Keeps one that the kernel accepted, past the operator, who was made to forget that anybody waited.
+static void keeps(void) {
+  struct sockaddr_in own = at("0.0.0.0", 80);
+  struct sockaddr_un name = {AF_UNIX};
+  char bytes[1000];
+  int came = -1;
+  circuit = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+  plain = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0), number = dup(plain);
+  snprintf(name.sun_path + 1, sizeof name.sun_path - 1, "keeps %d", getpid());
+  if (bind(circuit, (struct sockaddr *)&own, sizeof own) || listen(circuit, 5)) perror("listen"), exit(1);
+  if (bind(plain, (struct sockaddr *)&name, sizeof name) || listen(plain, 5)) perror("plain"), exit(1);
+  puts("listens");
+  while (came < 0) {
+    pthread_t thread;
+    struct pollfd one = {circuit, POLLIN, 0};
+    struct sockaddr_in peer;
+    socklen_t length = sizeof peer;
+    poll(&one, 1, -1);
+    over = 0;
+    pthread_create(&thread, 0, swaps, 0);
+    for (int n = 0; n < MANY && came < 0; n++) came = accept(number, 0, 0);
+    over = 1;
+    pthread_join(thread, 0);
+    if (came >= 0 && !getpeername(came, (struct sockaddr *)&peer, &length)) close(came), came = -1;
+  }
+  accept(circuit, 0, 0);
+  puts("keeps");
+  while (read(came, bytes, sizeof bytes) > 0);
+  puts("over");
+  pause();
+}
+
 static int is_connected(int s) {
   struct pollfd one = {s, POLLOUT, 0};
   return poll(&one, 1, 0) == 1 && !(one.revents & POLLHUP);
@@ -282,6 +314,7 @@ int main(int count, char **words) {
   if (!strcmp(word, "swap")) swap();
   if (!strcmp(word, "steal")) steal();
   if (!strcmp(word, "take")) take();
+  if (!strcmp(word, "keeps")) keeps();
   if (!strcmp(word, "feign")) feign(words[2]);
   if (!strcmp(word, "rights")) rights();
 }

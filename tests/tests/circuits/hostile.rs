@@ -179,6 +179,55 @@ while select.select([s], [], []):
     }
 }
 
+/// Nobody but who began it is known of such a one: it ends with the endpoint that it leads to all the same.
+#[test]
+fn what_is_accepted_past_the_operator_ends_with_its_endpoint() {
+    const DRIPS: &str = "
+import socket, time
+while True:
+    try:
+        with socket.create_connection(('10.1.1.12', 80), 5) as s:
+            while True: s.send(b'.'); time.sleep(0.01)
+    except OSError: time.sleep(0.05)
+";
+    let few = "      - { name: few,";
+    let (before, of_few) = OPEN.split_once(few).unwrap();
+    let prefix = e2e::unique("ck");
+    let veth = format!("attach: {{ veth: {{ namespace: {prefix}, make: true, circuits: {{}} }} }}");
+    let plain = "attach: { circuits: { sockets: 100 } }";
+    for (from, to, anew) in [
+        (
+            "attach: circuits",
+            plain,
+            "attach: { circuits: { sockets: 90 } }",
+        ),
+        (
+            "attach: circuits",
+            "attach: { circuits: { sockets: 100, metered: on } }",
+            "attach: { circuits: { sockets: 90, metered: on } }",
+        ),
+        // By packets another way would be left.
+        (&veth, plain, ""),
+    ] {
+        let app = before.replace(
+            "\"fd00:1::11\"], attach: circuits",
+            &format!("\"fd00:1::11\"], {from}"),
+        );
+        assert!(app.contains(from) && of_few.contains(plain));
+        let of = |to| format!("{app}{few}{}", of_few.replace(plain, to));
+        let scene = scene(&of(to));
+        scene.file("drips.py", DRIPS);
+        let keeps = scene.start("few", &line_of("exec {c} keeps"), "listens");
+        let _drips = scene.spawn(scene.command("app", "exec python3 {f}/drips.py"));
+        keeps.until("keeps");
+        scene.apply(&match anew {
+            "" => app.clone(),
+            anew => of(anew),
+        });
+        keeps.until("over");
+    }
+}
+
 /// Who could give a circuit a name that was somebody's would be called for him.
 #[test]
 fn nobody_names_a_circuit() {

@@ -127,7 +127,9 @@ fn what_passes_is_counted_to_the_byte() {
     }
     let metrics = scene.metrics();
     let sent = |name: &str| {
-        let mut lines = metrics.lines().filter(|line| line.contains("received_bytes"));
+        let mut lines = metrics
+            .lines()
+            .filter(|line| line.contains("received_bytes"));
         lines.any(|line| line.contains(&format!("\"{name}\"")))
     };
     assert!(sent("app") && !sent("web"), "{metrics}");

@@ -208,7 +208,10 @@ impl Mediator {
         let of: Vec<circuit::Socket> = of.copied().collect();
         // Who waits to be accepted waits for nobody, as long as the old program keeps its socket.
         let mut waiting = who_waits(&self.table, of.iter());
-        waiting.retain(|it| it.endpoint() != slot && guard!("circuits-left-waiting"));
+        waiting.retain(|_| guard!("circuits-left-waiting"));
+        let reached = who_reaches(&self.table, self.table.addresses(slot));
+        joins(&mut waiting, reached);
+        waiting.retain(|it| it.endpoint() != slot);
         // Cut before they are forgotten: who comes to an end on the way has who follows begin anew.
         let of_it = of.iter().filter(|it| it.remote().is_some());
         self.are_gone(of_it.copied().chain(waiting));
@@ -291,6 +294,13 @@ impl Mediator {
             .map_while(|addresses| addresses)
             .collect();
         let records = notes.records(self.table.slots());
+        let mut gone_by = BTreeSet::new();
+        for slot in 0..SLOTS as u32 {
+            let still = endpoints.get(slot as usize).map_or(&[][..], Addresses::all);
+            let before = self.table.addresses(slot).iter();
+            gone_by.extend(before.filter(|ip| !still.contains(ip)).copied());
+        }
+        let reached = who_reaches(&self.table, &gone_by.into_iter().collect::<Vec<_>>());
         let all = records.iter().map(|(slot, record)| (*slot, record));
         let (table, rejected) = Table::restore(LIMITS, endpoints, all);
         self.table = table;
@@ -313,6 +323,7 @@ impl Mediator {
         if guard!("circuits-gone-waiting") {
             gone.extend(who_began(&self.table, &tokens));
         }
+        joins(&mut gone, reached);
         self.are_gone(gone.into_iter());
         self.write();
         self.count();
@@ -391,14 +402,15 @@ impl Mediator {
             return;
         };
         let mut denied = Vec::new();
-        let begun: Vec<(u64, u32, Endpoint, Endpoint)> = self
+        let begun: Vec<(circuit::Socket, Endpoint)> = self
             .table
             .all()
             .filter(|socket| socket.kind() == Kind::Stream && socket.is_initiator())
             .filter(|socket| socket.crossing() == 0)
-            .filter_map(|s| Some((s.cookie(), s.endpoint(), s.local(), s.remote()?)))
+            .filter_map(|socket| Some((*socket, socket.remote()?)))
             .collect();
-        for (cookie, slot, local, remote) in begun {
+        for (socket, remote) in begun {
+            let (cookie, slot, local) = (socket.cookie(), socket.endpoint(), socket.local());
             if let Some(notes) = &self.notes {
                 notes.beats();
             }
@@ -408,7 +420,8 @@ impl Mediator {
             // Where a proxy leads, packets are judged; of those too who starts is told last. Whose
             // other end has no address any more is found by that end.
             let starts = self.limits.is_empty() && guard!("circuits-told");
-            let kept = |errno: Errno| errno != Errno::ACCESS && (starts || self.relays.has(slot));
+            let by_proxy = socket.carrier() == Carrier::Proxy && self.relays.has(slot);
+            let kept = |errno: Errno| errno != Errno::ACCESS && (starts || by_proxy);
             let is_cut = match decided {
                 Err(refused) => !kept(refused.errno) && guard!("circuits-cut"),
                 Ok(to) => self.evades([slot, to.slot], cookie),
@@ -620,6 +633,31 @@ fn who_waits<'a>(
     let waiting = at.flat_map(|it| table.waiting(it.cookie()));
     let waiting = waiting.filter(|it| it.crossing == 0 && !it.relayed);
     who_began(table, &waiting.map(|it| it.token).collect())
+}
+
+/// Who began a circuit to one of these addresses whose other end is not known: a program may have had the kernel accept
+/// it, past this process.
+fn who_reaches(table: &Table, ips: &[[u8; 16]]) -> Vec<circuit::Socket> {
+    let reaches = |it: &&circuit::Socket| {
+        let to = it.remote().filter(|_| it.is_initiator());
+        let is_here = it.kind() == Kind::Stream && it.crossing() == 0;
+        is_here && it.carrier() != Carrier::Proxy && to.is_some_and(|to| ips.contains(&to.ip))
+    };
+    let alone = |it: &&circuit::Socket| table.other_ends(it.cookie()).next().is_none();
+    match guard!("circuits-left-reached") {
+        true => table.all().filter(reaches).filter(alone).copied().collect(),
+        false => Vec::new(),
+    }
+}
+
+/// Each once.
+fn joins(all: &mut Vec<circuit::Socket>, others: Vec<circuit::Socket>) {
+    let known: BTreeSet<u64> = all.iter().map(circuit::Socket::cookie).collect();
+    all.extend(
+        others
+            .into_iter()
+            .filter(|it| !known.contains(&it.cookie())),
+    );
 }
 
 fn who_began(table: &Table, tokens: &BTreeSet<u64>) -> Vec<circuit::Socket> {
