@@ -57,7 +57,7 @@ pub fn why_refused(why: u64) -> &'static str {
             "who handed it over is not root; see who may open its endpoint's socket"
         }
         CONTAINER_NOTHING => {
-            "its runtime sent no listener; it takes one that knows listenerPath (crun, or runc from 1.1)"
+            "its runtime sent no listener: see what it says itself of why it failed, or take one that knows listenerPath (crun, or runc from 1.1)"
         }
         CONTAINER_NO_LISTENER => {
             "what came is no seccomp listener; is it a runtime that was started by `bulkhead oci`?"

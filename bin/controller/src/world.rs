@@ -552,7 +552,6 @@ fn described(tenant: &str, endpoint: &spec::Endpoint, port: &PortIntent) -> Endp
             uncounted: body.kind == ENDPOINT_CIRCUITS && !port.metered,
             ..EndpointRates::default()
         },
-        ..Endpoint::default()
     }
 }
 

@@ -204,6 +204,14 @@ pub fn connects_at_once(fd: &OwnedFd, flags: OFlags, name: [u8; 16]) -> Result<(
     connected
 }
 
+/// Whether the operator before has connected it. What a program has the kernel connect by itself, past this process, is
+/// connected to a path: of other names there are none that are not of operators, in the namespace that circuits are of.
+pub fn is_joined(fd: &OwnedFd) -> bool {
+    const FAMILY: usize = size_of::<libc::sa_family_t>();
+    let name = notify::name_of(fd.as_fd(), true);
+    name.is_ok_and(|name| name.get(FAMILY) == Some(&0) || !guard!("circuits-joined-by-path"))
+}
+
 /// Whether its program waits at it.
 pub fn blocks(fd: &OwnedFd, blocks: bool) -> Result<(), Errno> {
     let mut flags = fcntl_getfl(fd)?;
@@ -286,6 +294,22 @@ mod tests {
         });
         let told = told.recv_timeout(Duration::from_secs(5));
         assert_eq!(told, Ok((Err(Errno::AGAIN), false)));
+    }
+
+    #[test]
+    fn what_leads_to_a_path_was_not_joined() {
+        let path = std::env::temp_dir().join(format!("joined-{}", std::process::id()));
+        let _listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let elsewhere = stream(false).unwrap().fd;
+        rustix::net::connect(&elsewhere, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let listener = stream(false).unwrap();
+        let own = name(&listener.fd).unwrap();
+        listens(&listener.fd, own).unwrap();
+        let fd = stream(false).unwrap().fd;
+        assert!(!is_joined(&fd));
+        connects(&fd, own).unwrap();
+        assert_eq!((is_joined(&fd), is_joined(&elsewhere)), (true, false));
     }
 
     /// A program may accept what was seen there by itself, if another thread has the kernel do it.

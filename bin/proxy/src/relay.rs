@@ -1,6 +1,7 @@
 //! One connection of TCP joined to one circuit: a pipe each way, through which bytes are
 //! spliced. And that pipe, as metered circuits have two.
 
+use guard::guard;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown};
@@ -38,6 +39,8 @@ pub struct Way {
     held: usize,
     /// Bytes that the sink has taken.
     handed: u64,
+    /// Bytes that it will not have.
+    lost: u64,
     /// The source was asked last, and had nothing.
     dry: bool,
     /// The source has said all.
@@ -109,8 +112,8 @@ impl Relay {
 
 /// Whether the program has closed its end of a circuit, not only said all: the kernel ends what
 /// is left, as it would a socket of its own.
-pub fn is_left(circuit: &OwnedFd) -> bool {
-    let mut fds = [PollFd::new(circuit, PollFlags::IN)];
+pub fn is_left(circuit: impl AsFd) -> bool {
+    let mut fds = [PollFd::new(&circuit, PollFlags::IN)];
     let asked = poll(&mut fds, Some(&Timespec::default()));
     asked.is_ok() && fds[0].revents().contains(PollFlags::HUP)
 }
@@ -132,6 +135,7 @@ impl Way {
             to,
             held: 0,
             handed: 0,
+            lost: 0,
             dry: false,
             ended: false,
             told: false,
@@ -151,7 +155,7 @@ impl Way {
     /// How far it is.
     pub fn state(&self) -> State {
         State {
-            taken: self.handed + self.held as u64,
+            taken: self.handed + self.held as u64 + self.lost,
             handed: self.handed,
             ended: self.ended,
             told: self.told,
@@ -223,6 +227,12 @@ impl Way {
                     self.handed += length as u64;
                 }
                 Err(Errno::AGAIN | Errno::INTR) => {}
+                // It hears no more (SHUT_RD), and may say more: who sends is told so, and the other direction goes on.
+                Err(Errno::PIPE) if !is_left(sink) && guard!("proxy-half") => {
+                    self.lost += std::mem::take(&mut self.held) as u64;
+                    (self.ended, self.told, self.dry) = (true, true, true);
+                    let _ = shutdown(source, Shutdown::Read);
+                }
                 Err(errno) => return Err(errno),
             }
         }
@@ -293,6 +303,24 @@ mod tests {
         assert!(heard == bytes);
         saying.join().unwrap();
         echoing.join().unwrap();
+        running.join().unwrap();
+    }
+
+    #[test]
+    fn a_program_that_hears_no_more_goes_on_saying() {
+        let (one, mut far, mut program) = relay();
+        let running = run(one);
+        program.shutdown(std::net::Shutdown::Read).unwrap();
+        far.write_all(b"unheard").unwrap();
+        for said in [b"one", b"two"] {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            program.write_all(said).unwrap();
+            let mut heard = [0; 3];
+            far.read_exact(&mut heard).unwrap();
+            assert_eq!(&heard, said);
+        }
+        drop(program);
+        assert_eq!(far.read(&mut [0; 3]).unwrap(), 0);
         running.join().unwrap();
     }
 

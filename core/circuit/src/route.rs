@@ -26,7 +26,7 @@ pub(crate) fn route(bound: &Ip, own: &Addresses, to: &Ip) -> Result<(Ip, Ip), Er
     }
     if !is_any(bound) {
         // It was its own when it was bound.
-        if !own.local(bound) && guard!("circuits-source") {
+        if !own.local(bound) && guard!("circuits-from-gone") {
             return Err(Errno::ENETUNREACH);
         }
         // A loopback address leaves no endpoint.

@@ -111,6 +111,9 @@ impl fmt::Display for Step {
 
 fn advice(step: Step, errno: Errno) -> &'static str {
     match (step, errno) {
+        (Step::Owner, Errno::INVAL) => {
+            " (where this is itself a program of circuits, or a container's: run it from the host)"
+        }
         (Step::Namespaces, Errno::PERM | Errno::ACCESS) => {
             " (this host refuses user namespaces: allow them by the sysctls \
              kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns)"

@@ -203,7 +203,7 @@ impl Mediator {
             match state {
                 // Done, or as good as done, before the operator before died.
                 circuit::State::Connected if self.again => return Ok(Came::To(Ok(0))),
-                circuit::State::Connecting if is_joined(call.fd()?) => {
+                circuit::State::Connecting if sockets::is_joined(call.fd()?) => {
                     self.table.connected(cookie).map_err(number)?;
                     // By what is allowed now: it may have been begun by an image of before.
                     self.review();
@@ -555,14 +555,6 @@ impl Mediator {
         }
         Ok(())
     }
-}
-
-/// Whether the operator before has connected it. What a program has the kernel connect by itself, past this process, is
-/// connected to a path: of other names there are none that are not of operators, in the namespace that circuits are of.
-pub(super) fn is_joined(fd: &OwnedFd) -> bool {
-    const FAMILY: usize = size_of::<libc::sa_family_t>();
-    let name = notify::name_of(fd.as_fd(), true);
-    name.is_ok_and(|name| name.get(FAMILY) == Some(&0) || !guard!("circuits-joined-by-path"))
 }
 
 /// When who waits so long has waited enough.

@@ -1,6 +1,6 @@
 //! A program connects to another tenant's, by an agreement.
 
-use super::acts::{is_joined, leaving};
+use super::acts::leaving;
 use super::*;
 use crate::crossings::{Crossing, Outcome, Watched};
 use crate::decide::across;
@@ -200,7 +200,10 @@ impl Mediator {
         };
         match connected {
             // Or as good as done, before the operator before died.
-            joined if joined.is_ok() || joined == Err(Errno::ISCONN) && is_joined(call.fd()?) => {
+            joined
+                if joined.is_ok()
+                    || joined == Err(Errno::ISCONN) && sockets::is_joined(call.fd()?) =>
+            {
                 let rule = still.and_then(Result::ok).and_then(|leaves| leaves.rule);
                 self.begins(&leaving(slot, local, remote), [rule, None]);
                 Ok(())
