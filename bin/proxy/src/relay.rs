@@ -4,7 +4,7 @@
 use guard::guard;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{Shutdown, shutdown};
+use rustix::net::{RecvFlags, Shutdown, recv, shutdown};
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -41,6 +41,10 @@ pub struct Way {
     handed: u64,
     /// Bytes that it will not have.
     lost: u64,
+    /// It takes none any more: they are thrown away.
+    is_deaf: bool,
+    /// The source is a program's too, which is told that.
+    is_told_so: bool,
     /// The source was asked last, and had nothing.
     dry: bool,
     /// The source has said all.
@@ -121,7 +125,8 @@ pub fn is_left(circuit: impl AsFd) -> bool {
 impl Way {
     /// One that takes much at a time.
     fn new() -> Result<Way, Errno> {
-        let way = Way::narrow()?;
+        let mut way = Way::narrow()?;
+        way.is_told_so = false;
         // A smaller one does as well.
         let _ = fcntl_setpipe_size(&way.to, ROOM);
         Ok(way)
@@ -136,6 +141,8 @@ impl Way {
             held: 0,
             handed: 0,
             lost: 0,
+            is_deaf: false,
+            is_told_so: true,
             dry: false,
             ended: false,
             told: false,
@@ -204,6 +211,9 @@ impl Way {
         const FLAGS: SpliceFlags = SpliceFlags::NONBLOCK.union(SpliceFlags::MOVE);
         let mut taken = 0;
         self.dry = false;
+        if self.is_deaf && !self.ended {
+            return self.throws_away(source, look(most)?);
+        }
         if !self.ended && most > 0 {
             let came =
                 look(most).and_then(|most| splice(source, None, &self.to, None, most, FLAGS));
@@ -227,11 +237,15 @@ impl Way {
                     self.handed += length as u64;
                 }
                 Err(Errno::AGAIN | Errno::INTR) => {}
-                // It hears no more (SHUT_RD), and may say more: who sends is told so, and the other direction goes on.
+                // It hears no more (SHUT_RD), and may say more: the other direction goes on.
                 Err(Errno::PIPE) if !is_left(sink) && guard!("proxy-half") => {
+                    self.is_deaf = true;
                     self.lost += std::mem::take(&mut self.held) as u64;
-                    (self.ended, self.told, self.dry) = (true, true, true);
-                    let _ = shutdown(source, Shutdown::Read);
+                    if self.is_told_so {
+                        let _ = shutdown(source, Shutdown::Read);
+                    }
+                    // Of what is there already no event tells any more.
+                    return Ok(taken + self.throws_away(source, most - taken)?);
                 }
                 Err(errno) => return Err(errno),
             }
@@ -241,6 +255,28 @@ impl Way {
             shutdown(sink, Shutdown::Write)?;
         }
         Ok(taken)
+    }
+}
+
+impl Way {
+    /// What nobody hears is taken all the same: a socket that is closed over it would reset what is said there.
+    fn throws_away(&mut self, source: BorrowedFd<'_>, most: usize) -> Result<usize, Errno> {
+        let mut bytes = [0; 16 << 10];
+        let most = most.min(bytes.len());
+        if most == 0 {
+            return Ok(0);
+        }
+        match recv(source, &mut bytes[..most], RecvFlags::DONTWAIT) {
+            Ok((0, _)) => (self.ended, self.told, self.dry) = (true, true, true),
+            Ok((length, _)) => {
+                self.lost += length as u64;
+                return Ok(length);
+            }
+            Err(Errno::AGAIN) => self.dry = true,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+        Ok(0)
     }
 }
 
@@ -311,7 +347,8 @@ mod tests {
         let (one, mut far, mut program) = relay();
         let running = run(one);
         program.shutdown(std::net::Shutdown::Read).unwrap();
-        far.write_all(b"unheard").unwrap();
+        // More than a pipe holds, and than is read while it comes.
+        far.write_all(&[0; 300_000]).unwrap();
         for said in [b"one", b"two"] {
             std::thread::sleep(std::time::Duration::from_millis(20));
             program.write_all(said).unwrap();
@@ -319,8 +356,19 @@ mod tests {
             far.read_exact(&mut heard).unwrap();
             assert_eq!(&heard, said);
         }
-        drop(program);
-        assert_eq!(far.read(&mut [0; 3]).unwrap(), 0);
+        let saying = std::thread::spawn(move || {
+            program.write_all(&[1; 2_000_000]).unwrap();
+            program
+        });
+        let (mut all, mut bytes) = (0, [0; 20_000]);
+        while all < 2_000_000 {
+            let length = far.read(&mut bytes).unwrap();
+            assert_ne!(length, 0, "after {all}");
+            all += length;
+            let _ = far.write(b"unheard, too").unwrap();
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        drop((saying.join().unwrap(), far));
         running.join().unwrap();
     }
 

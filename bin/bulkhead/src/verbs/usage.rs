@@ -43,7 +43,13 @@ fn rendered(usage: &Usage) -> String {
     ]);
     for row in &usage.rows {
         let by_rule = !row.rule.is_empty();
-        let nobody = row.uncounted && row.sent_packets == 0 && row.got_packets == 0;
+        let nothing = [
+            row.sent_packets,
+            row.sent_bytes,
+            row.got_packets,
+            row.got_bytes,
+        ] == [0; 4];
+        let nobody = row.uncounted && nothing;
         let held = !by_rule && row.agreement.is_empty();
         let of_switch = |text: String| if held { text } else { String::new() };
         let of_rule = |text: String| if by_rule { text } else { String::new() };
@@ -152,5 +158,19 @@ mod tests {
             shown.contains("  red/web1     1    2 B    3    4 B            5"),
             "{shown}"
         );
+        // Nobody counts it any more: what was counted stays, and is no 0 where it was nothing.
+        let mut usage = usage;
+        let row = &mut usage.rows[0];
+        (
+            row.uncounted,
+            row.sent_packets,
+            row.got_packets,
+            row.got_bytes,
+        ) = (true, 0, 0, 0);
+        assert!(rendered(&usage).contains("  red/web1     0    2 B    0    0 B"));
+        usage.rows[0].sent_bytes = 0;
+        let shown = rendered(&usage);
+        let row = shown.lines().last().unwrap().split_whitespace();
+        assert_eq!(row.filter(|it| *it == "-").count(), 4, "{shown}");
     }
 }

@@ -135,6 +135,9 @@ impl Mediator {
             return Err(Errno::NOTCONN);
         }
         self.table.disconnect(cookie).map_err(number)?;
+        if !call.is_nonblocking()? {
+            self.notes_at_call(UNBLOCKED | cookie);
+        }
         // Bound: nobody is let in meanwhile.
         while sockets::accepts_at_once(call.fd()?, true, || {})?.is_some() {}
         self.unclaimed.retain(|at| at != cookie);

@@ -199,11 +199,9 @@ impl Mediator {
             None => sockets::connects_at_once(call.fd()?, call.flags()?, door),
         };
         match connected {
-            // Or as good as done, before the operator before died.
-            joined
-                if joined.is_ok()
-                    || joined == Err(Errno::ISCONN) && sockets::is_joined(call.fd()?) =>
-            {
+            // By its program, past this process; the other is as good as done, before the operator before died.
+            Err(Errno::ISCONN) if !sockets::is_joined(call.fd()?) => Err(Errno::ISCONN),
+            Ok(()) | Err(Errno::ISCONN) => {
                 let rule = still.and_then(Result::ok).and_then(|leaves| leaves.rule);
                 self.begins(&leaving(slot, local, remote), [rule, None]);
                 Ok(())
@@ -211,7 +209,6 @@ impl Mediator {
             // It is over since.
             Err(Errno::CONNREFUSED) => Err(Errno::HOSTUNREACH),
             Err(errno) => Err(errno),
-            Ok(()) => Ok(()),
         }
     }
 

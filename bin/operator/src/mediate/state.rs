@@ -209,7 +209,7 @@ impl Mediator {
         // Who waits to be accepted waits for nobody, as long as the old program keeps its socket.
         let mut waiting = who_waits(&self.table, of.iter());
         waiting.retain(|_| guard!("circuits-left-waiting"));
-        let reached = who_reaches(&self.table, self.table.addresses(slot));
+        let reached = self.who_reaches(&self.table.addresses(slot).iter().copied().collect());
         joins(&mut waiting, reached);
         waiting.retain(|it| it.endpoint() != slot);
         // Cut before they are forgotten: who comes to an end on the way has who follows begin anew.
@@ -300,7 +300,7 @@ impl Mediator {
             let before = self.table.addresses(slot).iter();
             gone_by.extend(before.filter(|ip| !still.contains(ip)).copied());
         }
-        let reached = who_reaches(&self.table, &gone_by.into_iter().collect::<Vec<_>>());
+        let reached = self.who_reaches(&gone_by);
         let all = records.iter().map(|(slot, record)| (*slot, record));
         let (table, rejected) = Table::restore(LIMITS, endpoints, all);
         self.table = table;
@@ -357,6 +357,27 @@ impl Mediator {
                 }
             }
             self.cut(left);
+        }
+    }
+
+    /// Who began a circuit to one of these addresses whose other end is not known: a program may have had the kernel
+    /// accept it, past this process.
+    fn who_reaches(&self, ips: &BTreeSet<[u8; 16]>) -> Vec<circuit::Socket> {
+        let reaches = |it: &&circuit::Socket| {
+            let to = it.remote().filter(|_| it.is_initiator());
+            let is_here = it.kind() == Kind::Stream && it.crossing() == 0;
+            is_here && it.carrier() != Carrier::Proxy && to.is_some_and(|to| ips.contains(&to.ip))
+        };
+        let alone = |it: &&circuit::Socket| {
+            // Of many with one port each is looked for among all.
+            self.beats();
+            self.table.other_ends(it.cookie()).next().is_none()
+        };
+        match guard!("circuits-left-reached") {
+            true => (self.table.all().filter(reaches).filter(alone))
+                .copied()
+                .collect(),
+            false => Vec::new(),
         }
     }
 
@@ -633,21 +654,6 @@ fn who_waits<'a>(
     let waiting = at.flat_map(|it| table.waiting(it.cookie()));
     let waiting = waiting.filter(|it| it.crossing == 0 && !it.relayed);
     who_began(table, &waiting.map(|it| it.token).collect())
-}
-
-/// Who began a circuit to one of these addresses whose other end is not known: a program may have had the kernel accept
-/// it, past this process.
-fn who_reaches(table: &Table, ips: &[[u8; 16]]) -> Vec<circuit::Socket> {
-    let reaches = |it: &&circuit::Socket| {
-        let to = it.remote().filter(|_| it.is_initiator());
-        let is_here = it.kind() == Kind::Stream && it.crossing() == 0;
-        is_here && it.carrier() != Carrier::Proxy && to.is_some_and(|to| ips.contains(&to.ip))
-    };
-    let alone = |it: &&circuit::Socket| table.other_ends(it.cookie()).next().is_none();
-    match guard!("circuits-left-reached") {
-        true => table.all().filter(reaches).filter(alone).copied().collect(),
-        false => Vec::new(),
-    }
 }
 
 /// Each once.
