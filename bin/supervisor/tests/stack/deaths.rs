@@ -1,6 +1,6 @@
 //! Who dies, hangs or is killed, who takes its place, and how often.
 
-use crate::host::{Host, red, tap};
+use crate::host::{Host, LIMIT, red, tap};
 use crate::kill;
 use crate::wayward::{FORMER, FORWARDS, PROGRAMS};
 use command::message::{ErrorCode, Name};
@@ -320,7 +320,8 @@ fn an_operator_that_was_told_half_is_none_that_a_supervisor_takes_over() {
     const KEPT: usize = 4096;
     const { assert!(PROGRAMS as usize > KEPT) };
     let programs = KEPT;
-    host.until("its programs are kept", |host| {
+    // Some ten thousand messages: a busy machine takes longer than for anything else here.
+    host.until_in(4 * LIMIT, "its programs are kept", |host| {
         host.kept_below("program/3/") == programs
     });
     // Those of a port that the slot has no more are not.

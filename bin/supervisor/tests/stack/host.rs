@@ -408,8 +408,17 @@ impl Host {
         }
     }
 
-    pub fn until(&mut self, what: &str, mut holds: impl FnMut(&mut Host) -> bool) {
-        let end = Instant::now() + LIMIT;
+    pub fn until(&mut self, what: &str, holds: impl FnMut(&mut Host) -> bool) {
+        self.until_in(LIMIT, what, holds);
+    }
+
+    pub fn until_in(
+        &mut self,
+        limit: Duration,
+        what: &str,
+        mut holds: impl FnMut(&mut Host) -> bool,
+    ) {
+        let end = Instant::now() + limit;
         while !holds(self) {
             assert!(Instant::now() < end, "not in time: {what}");
             std::thread::sleep(Duration::from_millis(2));
