@@ -211,8 +211,8 @@ impl Way {
         const FLAGS: SpliceFlags = SpliceFlags::NONBLOCK.union(SpliceFlags::MOVE);
         let mut taken = 0;
         self.dry = false;
-        if self.is_deaf && !self.ended {
-            return self.throws_away(source, look(most)?);
+        if self.is_deaf && !self.ended && most > 0 {
+            return self.throws_away(source, look(most));
         }
         if !self.ended && most > 0 {
             let came =
@@ -241,11 +241,11 @@ impl Way {
                 Err(Errno::PIPE) if !is_left(sink) && guard!("proxy-half") => {
                     self.is_deaf = true;
                     self.lost += std::mem::take(&mut self.held) as u64;
-                    if self.is_told_so {
-                        let _ = shutdown(source, Shutdown::Read);
+                    // Of what is there already either this tells, or nothing any more.
+                    match self.is_told_so {
+                        true => shutdown(source, Shutdown::Read)?,
+                        false => taken += self.throws_away(source, Ok(ROOM))?,
                     }
-                    // Of what is there already no event tells any more.
-                    return Ok(taken + self.throws_away(source, most - taken)?);
                 }
                 Err(errno) => return Err(errno),
             }
@@ -256,17 +256,19 @@ impl Way {
         }
         Ok(taken)
     }
-}
 
-impl Way {
     /// What nobody hears is taken all the same: a socket that is closed over it would reset what is said there.
-    fn throws_away(&mut self, source: BorrowedFd<'_>, most: usize) -> Result<usize, Errno> {
+    fn throws_away(
+        &mut self,
+        source: BorrowedFd<'_>,
+        most: Result<usize, Errno>,
+    ) -> Result<usize, Errno> {
         let mut bytes = [0; 16 << 10];
-        let most = most.min(bytes.len());
-        if most == 0 {
-            return Ok(0);
-        }
-        match recv(source, &mut bytes[..most], RecvFlags::DONTWAIT) {
+        let came = most.and_then(|most| {
+            let most = most.min(bytes.len());
+            recv(source, &mut bytes[..most], RecvFlags::DONTWAIT)
+        });
+        match came {
             Ok((0, _)) => (self.ended, self.told, self.dry) = (true, true, true),
             Ok((length, _)) => {
                 self.lost += length as u64;

@@ -599,3 +599,45 @@ fn a_meters_death_and_the_supervisors_end_a_capture_that_says_so() {
         assert!(scene.instance.until(LIMIT, again), "{program}");
     }
 }
+
+/// SHUT_RD ends one direction and leaves the other, by the kernel, by a meter, and by one that is captured.
+#[test]
+fn who_hears_no_more_says_all_the_same() {
+    const SERVER: &str = "
+import socket
+s = socket.socket(); s.bind(('10.1.1.10', 7000)); s.listen()
+print('serving', flush=True)
+while True:
+    c, _ = s.accept()
+    total = 0
+    while data := c.recv(65536):
+        try: c.send(bytes(1000))
+        except OSError: pass
+        total += len(data)
+    print(total, flush=True)
+    c.close()
+";
+    const SAYS: &str = "
+import socket, time
+c = socket.create_connection(('10.1.1.10', 7000)); c.shutdown(socket.SHUT_RD)
+for _ in range(100): c.sendall(bytes(20000)); time.sleep(0.002)
+c.shutdown(socket.SHUT_WR); time.sleep(0.5)
+";
+    let metered = OPEN.replace(
+        "attach: circuits }",
+        "attach: { circuits: { metered: on } } }",
+    );
+    assert_ne!(metered, OPEN);
+    for (spec, captures) in [(OPEN, false), (&metered, false), (OPEN, true)] {
+        let scene = Scene::of(spec);
+        scene.file("server.py", SERVER);
+        scene.file("says.py", SAYS);
+        let server = scene.start("web", "exec python3 {f}/server.py", "serving");
+        let mut capture = captures.then(|| Capture::of(&scene, &["--endpoint", "red/app"]));
+        scene.says("app", "python3 {f}/says.py");
+        server.until("2000000\n");
+        if let Some(capture) = &mut capture {
+            capture.end();
+        }
+    }
+}

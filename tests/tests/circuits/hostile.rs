@@ -1,5 +1,6 @@
 //! Programs that try what they should not.
 
+use crate::revoked::stands_still;
 use crate::scene::{GUARDED, OPEN, Scene};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
@@ -195,19 +196,23 @@ while True:
     let prefix = e2e::unique("ck");
     let veth = format!("attach: {{ veth: {{ namespace: {prefix}, make: true, circuits: {{}} }} }}");
     let plain = "attach: { circuits: { sockets: 100 } }";
-    for (from, to, anew) in [
+    for (from, to, anew, stands) in [
         (
             "attach: circuits",
             plain,
             "attach: { circuits: { sockets: 90 } }",
+            false,
         ),
         (
             "attach: circuits",
             "attach: { circuits: { sockets: 100, metered: on } }",
             "attach: { circuits: { sockets: 90, metered: on } }",
+            false,
         ),
         // By packets another way would be left.
-        (&veth, plain, ""),
+        (&veth, plain, "", false),
+        // Who starts without having seen it go ends it with the next change.
+        (&veth, plain, "", true),
     ] {
         let app = before.replace(
             "\"fd00:1::11\"], attach: circuits",
@@ -220,10 +225,16 @@ while True:
         let keeps = scene.start("few", &line_of("exec {c} keeps"), "listens");
         let _drips = scene.spawn(scene.command("app", "exec python3 {f}/drips.py"));
         keeps.until("keeps");
+        if stands {
+            stands_still(&scene);
+        }
         scene.apply(&match anew {
             "" => app.clone(),
             anew => of(anew),
         });
+        if stands {
+            scene.apply(&app.replace("10.1.1.10", "10.1.1.15"));
+        }
         keeps.until("over");
     }
 }

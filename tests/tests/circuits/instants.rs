@@ -80,6 +80,30 @@ fn runs(pid: u32) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
 }
 
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// Kills the operator as it begins its next call of this kind, and waits for who follows it.
+fn dies_at(scene: &Scene, call: &str) -> bool {
+    let before = scene.operator().unwrap();
+    let mut tracer = killed_at(before, call, 1);
+    let other = |_: &Instance| scene.operator().is_some_and(|pid| pid != before);
+    let died = scene.instance.until(LIMIT, other);
+    let _ = tracer.kill();
+    let _ = tracer.wait();
+    died
+}
+
+/// Stops the client: all that it has asked was right, which is this.
+fn ends_right(scene: &Scene, client: &mut Program) -> String {
+    scene.file("stop", "");
+    assert_eq!(client.wait(LIMIT), Some(0), "{}", client.err());
+    let out = client.out();
+    let asked = out.lines().count() - 1;
+    let right = (1..=asked).map(|n| format!("{n}\n")).collect::<String>();
+    assert_eq!(out, format!("{right}done\n"));
+    right
+}
+
 #[test]
 fn an_operator_killed_at_a_call_hands_on_every_connection_once_and_every_socket_as_it_was() {
     let scene = Scene::of(OPEN);
@@ -88,24 +112,16 @@ fn an_operator_killed_at_a_call_hands_on_every_connection_once_and_every_socket_
     scene.file("most", "1000000");
     let server = scene.start("web", "exec python3 {f}/server.py", "serving");
     let mut client = scene.start("app", "exec python3 {f}/client.py {f}/stop {f}/most", "1\n");
-    let limit = Duration::from_secs(20);
     // When it has been put into its program; when its socket does not block.
     for call in ["recvfrom", "connect"].repeat(4) {
-        let before = scene.operator().unwrap();
-        let mut tracer = killed_at(before, call, 1);
-        let other = |_: &Instance| scene.operator().is_some_and(|pid| pid != before);
-        let died = scene.instance.until(limit, other);
-        let _ = tracer.kill();
-        let _ = tracer.wait();
-        assert!(died, "{call} was not called: {}", client.out());
+        assert!(
+            dies_at(&scene, call),
+            "{call} was not called: {}",
+            client.out()
+        );
         std::thread::sleep(Duration::from_millis(300));
     }
-    scene.file("stop", "");
-    assert_eq!(client.wait(limit), Some(0), "{}", client.err());
-    let out = client.out();
-    let asked = out.lines().count() - 1;
-    let right = (1..=asked).map(|n| format!("{n}\n")).collect::<String>();
-    assert_eq!(out, format!("{right}done\n"));
+    let right = ends_right(&scene, &mut client);
     assert_eq!(server.out(), format!("serving\n{right}"), "each once");
 }
 
@@ -128,27 +144,16 @@ print('serving', flush=True)
     scene.file("most", "1000000");
     let server = scene.start("web", "exec python3 {f}/server.py", "serving");
     let mut client = scene.start("app", "exec python3 {f}/client.py {f}/stop {f}/most", "1\n");
-    let limit = Duration::from_secs(20);
     // Whoever comes after one knows nothing of how programs accept.
     scene.kill_operator();
     for _ in 0..6 {
         let asked = client.out().lines().count();
         let more = |_: &Instance| client.out().lines().count() > asked + 8;
-        assert!(scene.instance.until(limit, more), "{}", client.out());
-        let before = scene.operator().unwrap();
-        let mut tracer = killed_at(before, "accept4", 1);
-        let other = |_: &Instance| scene.operator().is_some_and(|pid| pid != before);
-        let died = scene.instance.until(limit, other);
-        let _ = tracer.kill();
-        let _ = tracer.wait();
+        assert!(scene.instance.until(LIMIT, more), "{}", client.out());
+        let died = dies_at(&scene, "accept4");
         assert!(died, "nothing was accepted: {}", client.out());
     }
-    scene.file("stop", "");
-    assert_eq!(client.wait(limit), Some(0), "{}", client.err());
-    let out = client.out();
-    let asked = out.lines().count() - 1;
-    let right = (1..=asked).map(|n| format!("{n}\n")).collect::<String>();
-    assert_eq!(out, format!("{right}done\n"));
+    ends_right(&scene, &mut client);
     assert_eq!(server.err(), "");
 }
 
@@ -186,9 +191,8 @@ impl Turns {
         self.asked += 1;
         let own = self.asked.to_string();
         self.scene.file("most", &own);
-        let limit = Duration::from_secs(20);
         let told = |_: &Instance| self.client.out().lines().count() == self.asked;
-        if !self.scene.instance.until(limit, told) {
+        if !self.scene.instance.until(LIMIT, told) {
             return Some(format!("{own}: its client hangs"));
         }
         let client = self.client.out();
@@ -197,7 +201,7 @@ impl Turns {
             return Some(client.to_owned());
         }
         let heard = |_: &Instance| self.server.out().lines().any(|line| line == own);
-        let heard = self.scene.instance.until(limit, heard);
+        let heard = self.scene.instance.until(LIMIT, heard);
         (!heard).then(|| format!("{own}: its server hangs"))
     }
 
@@ -337,8 +341,7 @@ except OSError: print('over')
     assert_eq!(scene.says("app", "python3 {f}/client.py"), "b'hello'\n");
     let second = scene.says("app", "python3 {f}/client.py");
     assert!(["over\n", "b''\n"].contains(&second.as_str()), "{second}");
-    let limit = Duration::from_secs(20);
-    assert_eq!(server.wait(limit), Some(0), "{}", server.err());
+    assert_eq!(server.wait(LIMIT), Some(0), "{}", server.err());
     let many = "Too many open files\n".repeat(3);
     assert_eq!(
         server.out(),

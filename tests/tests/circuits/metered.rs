@@ -76,40 +76,6 @@ fn who_waits_by_the_meter_at_who_is_left_behind_waits_no_more() {
     is_made_anew(&with(COUNTED), ANEW, |_| (), 0);
 }
 
-/// It is told what it says while the other hears no more (SHUT_RD), as without a meter.
-#[test]
-fn who_hears_no_more_says_all_the_same() {
-    const SERVER: &str = "
-import socket
-s = socket.socket(); s.bind(('10.1.1.10', 7000)); s.listen()
-print('serving', flush=True)
-while True:
-    c, _ = s.accept()
-    total = 0
-    while data := c.recv(65536):
-        if total < 100000 <= total + len(data):
-            try: c.send(b'go on')
-            except OSError: pass
-        total += len(data)
-    print(total, flush=True)
-    c.close()
-";
-    const SAYS: &str = "
-import socket, time
-c = socket.create_connection(('10.1.1.10', 7000)); c.shutdown(socket.SHUT_RD)
-for _ in range(100): c.sendall(bytes(20000)); time.sleep(0.002)
-c.shutdown(socket.SHUT_WR); time.sleep(0.5)
-";
-    for spec in [OPEN, &with(COUNTED)] {
-        let scene = Scene::of(spec);
-        scene.file("server.py", SERVER);
-        scene.file("says.py", SAYS);
-        let server = scene.start("web", "exec python3 {f}/server.py", "serving");
-        scene.says("app", "python3 {f}/says.py");
-        server.until("2000000\n");
-    }
-}
-
 const SERVES: &str = "exec python3 {f}/bulk.py serve 7000";
 
 #[test]

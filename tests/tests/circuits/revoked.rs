@@ -476,7 +476,7 @@ fn an_endpoint_that_is_made_anew_while_its_operator_stands_still_leaves_nobody()
     }
 }
 
-fn stands_still(scene: &Scene) {
+pub fn stands_still(scene: &Scene) {
     let status = scene.instance.ask(&["status"]).unwrap();
     let operator = status["compartments"][0]["operator"]["pid"].as_u64();
     let pid = rustix::process::Pid::from_raw(operator.unwrap() as i32).unwrap();

@@ -373,12 +373,15 @@ impl Mediator {
             self.beats();
             self.table.other_ends(it.cookie()).next().is_none()
         };
-        match guard!("circuits-left-reached") {
-            true => (self.table.all().filter(reaches).filter(alone))
-                .copied()
-                .collect(),
-            false => Vec::new(),
-        }
+        let mut all: Vec<_> = self
+            .table
+            .all()
+            .filter(reaches)
+            .filter(alone)
+            .copied()
+            .collect();
+        all.retain(|_| guard!("circuits-left-reached"));
+        all
     }
 
     /// Who began by the meter what is inside this compartment, by the tokens with which that waits to be accepted.
