@@ -20,8 +20,11 @@ use tokio::io::AsyncReadExt;
 
 /// What is loaded for who wants rings.
 const LIBRARY: &str = "libbulkhead_preload.so";
-/// How long an operator may take to answer: it may have to be started anew.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long operators may take to answer: they may have to be started anew.
+const PATIENCE: Duration = Duration::from_secs(12);
+/// How long one may. One that stands still is replaced after a second, and who asked it is told
+/// nothing where the kernel does not let it go.
+const ANSWER: Duration = Duration::from_secs(3);
 
 /// What is started next has none that this process was given, but as input, output and errors.
 pub fn keep_network_sockets() -> Result<(), Trouble> {
@@ -145,7 +148,7 @@ type Variable = (OsString, OsString);
 const AGAIN: u32 = Errno::AGAIN.raw_os_error().cast_unsigned();
 
 /// Hands the program's calls to the operator. Nothing of the program runs yet: where the operator
-/// ends meanwhile, its successor is asked.
+/// ends meanwhile, or stands still, its successor is asked.
 fn announced(path: &Path, mut socket: Socket, listener: BorrowedFd<'_>) -> Result<Done, Trouble> {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -237,7 +240,7 @@ fn owner_beside(path: &Path) -> Result<u32, Trouble> {
 }
 
 fn hear<B: command::Body>(socket: &Socket) -> Result<B, Trouble> {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + ANSWER;
     loop {
         match socket.recv() {
             Ok(Some((message, _))) => {
@@ -341,6 +344,17 @@ fn known_as(home: &str, name: &str) -> Vec<Variable> {
 mod tests {
     use super::*;
 
+    fn accepted(listener: &seqpacket::Listener) -> Socket {
+        let end = Instant::now() + 4 * PATIENCE;
+        loop {
+            if let Some(socket) = listener.accept().unwrap() {
+                return socket;
+            }
+            assert!(Instant::now() < end, "nobody asks");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     #[test]
     fn whose_programs_are_the_supervisor_says_and_not_who_answers() {
         let folder = tempfile::tempdir().unwrap();
@@ -349,12 +363,7 @@ mod tests {
         let met_by = |says: u32| {
             std::thread::scope(|scope| {
                 let meets = scope.spawn(|| met(&path));
-                let answers = loop {
-                    if let Some(socket) = listener.accept().unwrap() {
-                        break socket;
-                    }
-                    std::thread::sleep(Duration::from_millis(1));
-                };
+                let answers = accepted(&listener);
                 let body = Circuits {
                     uid: says,
                     ..Circuits::default()
@@ -370,5 +379,47 @@ mod tests {
         let trouble = met_by(5).unwrap_err();
         let said = trouble.fault.message;
         assert!(said.contains("uid 5"), "{said}");
+    }
+
+    /// The kernel does not let it go: its connection is never over.
+    #[test]
+    fn who_asked_an_operator_that_stands_still_asks_the_next_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("web.sock");
+        let listener = seqpacket::Listener::bind(&path, 0o600).unwrap();
+        std::fs::write(path.with_extension("uid"), "70001\n").unwrap();
+        let answers = |socket: &Socket| {
+            let body = Circuits {
+                uid: 70_001,
+                ..Circuits::default()
+            };
+            socket.send(&Message::new(0, &body), &[]).unwrap();
+        };
+        let (ours, _theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        std::thread::scope(|scope| {
+            let asks = scope.spawn(|| {
+                let (socket, _) = meet(&path)?;
+                announced(&path, socket, ours.as_fd())
+            });
+            let silent = accepted(&listener);
+            let held = accepted(&listener);
+            answers(&held);
+            let next = accepted(&listener);
+            answers(&next);
+            let handed = loop {
+                if let Some((_, fds)) = next.recv().unwrap() {
+                    break fds.len();
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            };
+            assert_eq!(handed, 1);
+            let done = Done {
+                errno: 7,
+                ..Done::default()
+            };
+            next.send(&Message::new(0, &done), &[]).unwrap();
+            assert_eq!(asks.join().unwrap().unwrap().errno, 7);
+            drop((silent, held));
+        });
     }
 }
