@@ -111,19 +111,6 @@ impl Table {
         Ok(())
     }
 
-    /// Notes whom the kernel takes to what a connected socket sends by itself, by a number of the
-    /// operator's; none: to nobody of here, or it is not known.
-    pub fn link(&mut self, cookie: u64, to: Option<u32>) {
-        if let Ok((at, mut socket)) = self.find(cookie)
-            && socket.kind == Kind::Datagram
-            && socket.state == State::Connected
-            && socket.linked() != to
-        {
-            socket.linked = to.map_or(0, |to| u64::from(to) + 1);
-            self.sockets.put(at, Slot::Socket(socket));
-        }
-    }
-
     /// Who gets what goes this way to an endpoint: who is connected to the sender before who
     /// is not, the exact address before any. Of those that share a port, `hash` picks; of
     /// those that merely reuse an address the newest has it.

@@ -101,7 +101,7 @@ pub struct Socket {
     pub(crate) crossing: u16,
     pub(crate) inode: u32,
     /// See [`Table::link`](crate::Table::link): one more than whom it is linked to.
-    pub(crate) linked: u64,
+    pub(crate) linked: u32,
     /// Of a stream, the token that it waited with to be accepted, at both its ends. 0 where it was begun: its cookie; where it was
     /// accepted: not known.
     pub(crate) token: u64,
@@ -166,16 +166,22 @@ impl Socket {
         self.is_condemned
     }
 
-    /// Of UDP, whom the kernel takes to what it sends by itself, as far as is known.
+    /// Of UDP, whom the kernel takes to what it sends by itself, as far as is known; of a stream that was begun, at whose it is to
+    /// be, or is, accepted.
     #[must_use]
-    pub fn linked(&self) -> Option<u32> {
-        u32::try_from(self.linked.checked_sub(1)?).ok()
+    pub const fn linked(&self) -> Option<u32> {
+        self.linked.checked_sub(1)
     }
 
     /// Whether it began the connection that it has; of UDP, whether it is connected.
     #[must_use]
     pub fn is_initiator(&self) -> bool {
         self.state == State::Connected && self.generation != 0
+    }
+
+    /// Whether it has begun to lead to somebody.
+    pub(crate) fn leads(&self) -> bool {
+        self.remote().is_some() && self.generation != 0
     }
 
     /// Of a stream that was begun, the token that it waits with to be accepted.
@@ -274,8 +280,6 @@ const NONE: Endpoint = Endpoint {
     ip: [0; 16],
     port: 0,
 };
-/// One more than the greatest of whom may be linked to.
-const LINKED_MOST: u64 = 1 << 32;
 /// So many numbers fit a record.
 const ROOM: usize = 68;
 
@@ -301,11 +305,12 @@ struct Raw {
     cookie: u64,
     /// Of a socket since when it is connected.
     sequence: u64,
-    /// Of a pending one, and of a stream; of a datagram socket whom it is linked to.
+    /// Of a pending one, and of a stream.
     token: u64,
     uid: u32,
     generation: u32,
-    backlog: u32,
+    /// Of one that listens its backlog, of one that leads to somebody of here whom it is linked to.
+    more: u32,
     local_port: u16,
     remote_port: u16,
     local: [u8; 16],
@@ -330,12 +335,12 @@ pub(crate) fn encode(slot: &Slot) -> [u8; RECORD] {
                 Kind::Datagram => DATAGRAM,
             };
             raw.family = if it.family == Family::V4 { 4 } else { 6 };
-            (raw.state, raw.backlog) = match it.state {
+            (raw.state, raw.more) = match it.state {
                 State::Fresh => (1, 0),
                 State::Bound => (2, 0),
                 State::Listening { backlog } => (3, backlog),
-                State::Connecting => (4, 0),
-                State::Connected => (5, 0),
+                State::Connecting => (4, it.linked),
+                State::Connected => (5, it.linked),
             };
             raw.flags = u8::from(it.address_locked) * ADDRESS_LOCKED
                 + u8::from(it.port_locked) * PORT_LOCKED
@@ -348,10 +353,7 @@ pub(crate) fn encode(slot: &Slot) -> [u8; RECORD] {
             (raw.remote, raw.remote_port) = (it.remote.ip, it.remote.port);
             raw.place = it.place;
             (raw.crossing, raw.inode) = (it.crossing.into(), it.inode);
-            raw.token = match it.kind {
-                Kind::Stream => it.token,
-                Kind::Datagram => it.linked,
-            };
+            raw.token = it.token;
             raw.options[..KEPT].copy_from_slice(it.options.values());
         }
         Slot::Pending(it) => {
@@ -416,9 +418,7 @@ fn socket(raw: &Raw, kind: Kind) -> Option<Socket> {
     let state = match raw.state {
         1 => State::Fresh,
         2 => State::Bound,
-        3 if raw.backlog <= SOMAXCONN.unsigned_abs() => State::Listening {
-            backlog: raw.backlog,
-        },
+        3 if raw.more <= SOMAXCONN.unsigned_abs() => State::Listening { backlog: raw.more },
         4 => State::Connecting,
         5 => State::Connected,
         _ => return None,
@@ -458,17 +458,11 @@ fn socket(raw: &Raw, kind: Kind) -> Option<Socket> {
     if is_condemned && (kind == Kind::Datagram || state != State::Connected) {
         return None;
     }
-    let may_have_token = match kind {
-        Kind::Stream => is_begun || state == State::Connected,
-        Kind::Datagram => state == State::Connected && raw.token <= LINKED_MOST,
-    };
-    if raw.token != 0 && !may_have_token {
+    let may_have_token = kind == Kind::Stream && (is_begun || state == State::Connected);
+    let linked = if open { raw.more } else { 0 };
+    if raw.token != 0 && !may_have_token || linked != 0 && !is_begun {
         return None;
     }
-    let (linked, token) = match kind {
-        Kind::Stream => (0, raw.token),
-        Kind::Datagram => (raw.token, 0),
-    };
     let (options, _) = raw.options.split_first_chunk::<KEPT>()?;
     Some(Socket {
         kind,
@@ -490,7 +484,7 @@ fn socket(raw: &Raw, kind: Kind) -> Option<Socket> {
         crossing,
         inode: raw.inode,
         linked,
-        token,
+        token: raw.token,
         options: Options::restored(*options)?,
     })
 }

@@ -173,6 +173,18 @@ impl Table {
         })
     }
 
+    /// Notes whom a connected datagram socket, or a stream that is begun, leads to in this compartment, by a number of
+    /// the operator's, less than the greatest; none: to nobody of here, or it is not known.
+    pub fn link(&mut self, cookie: u64, to: Option<u32>) {
+        if let Ok((at, mut socket)) = self.find(cookie)
+            && socket.leads()
+            && socket.linked() != to
+        {
+            socket.linked = to.map_or(0, |to| to.saturating_add(1));
+            self.sockets.put(at, Slot::Socket(socket));
+        }
+    }
+
     /// Notes where the operator found a socket: which thread had it at which number, say.
     pub fn place(&mut self, cookie: u64, place: u64) {
         if let Ok((at, mut socket)) = self.find(cookie)

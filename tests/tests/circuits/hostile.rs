@@ -196,6 +196,10 @@ while True:
     let prefix = e2e::unique("ck");
     let veth = format!("attach: {{ veth: {{ namespace: {prefix}, make: true, circuits: {{}} }} }}");
     let plain = "attach: { circuits: { sockets: 100 } }";
+    // Another has its address by then.
+    let moved = format!(
+        "{few} subnet: lan, addresses: [10.1.1.16], attach: circuits }}\n      - {{ name: other,"
+    );
     for (from, to, anew, stands) in [
         (
             "attach: circuits",
@@ -211,8 +215,10 @@ while True:
         ),
         // By packets another way would be left.
         (&veth, plain, "", false),
-        // Who starts without having seen it go ends it with the next change.
+        // Who starts has not seen it go, nor move.
         (&veth, plain, "", true),
+        ("attach: circuits", plain, &moved, true),
+        ("attach: circuits", plain, &moved, false),
     ] {
         let app = before.replace(
             "\"fd00:1::11\"], attach: circuits",
@@ -230,11 +236,9 @@ while True:
         }
         scene.apply(&match anew {
             "" => app.clone(),
+            anew if anew == moved => format!("{app}{moved}{of_few}"),
             anew => of(anew),
         });
-        if stands {
-            scene.apply(&app.replace("10.1.1.10", "10.1.1.15"));
-        }
         keeps.until("over");
     }
 }

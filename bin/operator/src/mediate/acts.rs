@@ -329,6 +329,7 @@ impl Mediator {
                 Err(circuit::Errno::ENOBUFS) if !call.is_nonblocking()? => return Ok(waits),
                 queued => queued.map_err(number)?,
             }
+            self.table.link(cookie, self.id_of(to));
             if far.is_some() && guard!("circuits-waits-as") {
                 self.table.waits_as(cookie, pending.token);
             }

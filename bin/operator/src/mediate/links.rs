@@ -10,7 +10,7 @@ use notify::filter::MEDIATED;
 /// Sockets that are linked anew at a time.
 const LINKED: usize = 32;
 /// Whom a socket is linked to whose programs were left behind.
-const GONE: u32 = u32::MAX;
+const GONE: u32 = u32::MAX - 1;
 /// Threads of an endpoint that are searched for sockets that are not where they were seen: those
 /// that called last.
 const SEARCHED: usize = 4;
@@ -94,7 +94,7 @@ impl Mediator {
     }
 
     /// The number that a slot's endpoint has for as long as there is one.
-    fn id_of(&self, slot: u32) -> Option<u32> {
+    pub(super) fn id_of(&self, slot: u32) -> Option<u32> {
         let image = self.image.as_ref().map(MappedCompartment::image)?;
         let at = image.endpoint_by_slot(slot)? as usize;
         Some(image.endpoints().get(at)?.id)

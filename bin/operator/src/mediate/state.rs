@@ -209,7 +209,8 @@ impl Mediator {
         // Who waits to be accepted waits for nobody, as long as the old program keeps its socket.
         let mut waiting = who_waits(&self.table, of.iter());
         waiting.retain(|_| guard!("circuits-left-waiting"));
-        let reached = self.who_reaches(&self.table.addresses(slot).iter().copied().collect());
+        let id = self.id_of(slot);
+        let reached = self.who_leads(|it| it.linked() == id);
         joins(&mut waiting, reached);
         waiting.retain(|it| it.endpoint() != slot);
         // Cut before they are forgotten: who comes to an end on the way has who follows begin anew.
@@ -294,13 +295,6 @@ impl Mediator {
             .map_while(|addresses| addresses)
             .collect();
         let records = notes.records(self.table.slots());
-        let mut gone_by = BTreeSet::new();
-        for slot in 0..SLOTS as u32 {
-            let still = endpoints.get(slot as usize).map_or(&[][..], Addresses::all);
-            let before = self.table.addresses(slot).iter();
-            gone_by.extend(before.filter(|ip| !still.contains(ip)).copied());
-        }
-        let reached = self.who_reaches(&gone_by);
         let all = records.iter().map(|(slot, record)| (*slot, record));
         let (table, rejected) = Table::restore(LIMITS, endpoints, all);
         self.table = table;
@@ -323,6 +317,7 @@ impl Mediator {
         if guard!("circuits-gone-waiting") {
             gone.extend(who_began(&self.table, &tokens));
         }
+        let reached = self.who_leads_elsewhere();
         joins(&mut gone, reached);
         self.are_gone(gone.into_iter());
         self.write();
@@ -360,26 +355,39 @@ impl Mediator {
         }
     }
 
-    /// Who began a circuit to one of these addresses whose other end is not known: a program may have had the kernel
-    /// accept it, past this process.
-    fn who_reaches(&self, ips: &BTreeSet<[u8; 16]>) -> Vec<circuit::Socket> {
-        let reaches = |it: &&circuit::Socket| {
-            let to = it.remote().filter(|_| it.is_initiator());
+    /// Who began a circuit whose address another endpoint has by now, or none.
+    fn who_leads_elsewhere(&self) -> Vec<circuit::Socket> {
+        if self.image.is_none() {
+            return Vec::new();
+        }
+        // Many lead to few.
+        let mut whose = BTreeMap::new();
+        self.who_leads(|it| {
+            let to = it.remote().map(|to| (it.endpoint(), to.ip));
+            to.is_some_and(|(from, ip)| {
+                let whose = whose.entry((from, ip)).or_insert_with(|| {
+                    let to = self.table.destination(from, &ip);
+                    to.and_then(|to| self.id_of(to))
+                });
+                *whose != it.linked()
+            })
+        })
+    }
+
+    /// Of those who began a circuit, or an operator before this one came to its end over that, the ones that these are, and whose
+    /// other end is not known: a program may have had the kernel accept it, past this process.
+    fn who_leads(&self, mut are: impl FnMut(&circuit::Socket) -> bool) -> Vec<circuit::Socket> {
+        let begins = |it: &&circuit::Socket| {
             let is_here = it.kind() == Kind::Stream && it.crossing() == 0;
-            is_here && it.carrier() != Carrier::Proxy && to.is_some_and(|to| ips.contains(&to.ip))
+            is_here && it.carrier() != Carrier::Proxy && it.linked().is_some()
         };
         let alone = |it: &&circuit::Socket| {
             // Of many with one port each is looked for among all.
             self.beats();
             self.table.other_ends(it.cookie()).next().is_none()
         };
-        let mut all: Vec<_> = self
-            .table
-            .all()
-            .filter(reaches)
-            .filter(alone)
-            .copied()
-            .collect();
+        let all = self.table.all().filter(begins).filter(|it| are(it));
+        let mut all: Vec<_> = all.filter(alone).copied().collect();
         all.retain(|_| guard!("circuits-left-reached"));
         all
     }

@@ -232,12 +232,16 @@ fn nobody_is_the_other_end_but_who_began_it() {
     // What a meter carries waits as another of its sockets.
     begin(&mut table, 10, 5001);
     table.waits_as(10, 555);
+    table.link(10, Some(7));
     accept(&mut table, 5, (5001, 555), false);
     // One is to end, and another has.
     begin(&mut table, 11, 5002);
     table.condemn(10);
     table.condemn(11);
+    table.link(11, Some(7));
     table.disconnect(11).unwrap();
+    // Nobody who was accepted leads anywhere.
+    table.link(5, Some(7));
     // As an operator that follows finds them.
     let records: Vec<_> = (0..table.slots())
         .map(|it| (it, table.record(it)))
@@ -250,4 +254,6 @@ fn nobody_is_the_other_end_but_who_began_it() {
     assert_eq!([9, 4, 2, 3, 10, 5].map(ends), expected);
     let condemned = table.all().filter(|it| it.is_condemned());
     assert_eq!(condemned.map(Socket::cookie).collect::<Vec<_>>(), [10]);
+    let linked = table.all().filter(|it| it.linked() == Some(7));
+    assert_eq!(linked.map(Socket::cookie).collect::<Vec<_>>(), [10]);
 }
