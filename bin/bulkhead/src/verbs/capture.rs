@@ -64,6 +64,7 @@ pub async fn capture(capture: &Capture, client: &Client) -> Result<Exit, Trouble
             _ = &mut interrupted => break,
         };
         let Some(frame) = frame else {
+            eprint!("{}", missing(blocks.lost));
             return Err(Trouble::new(
                 Exit::Failed,
                 "the capture has ended: the switch or the meter that it sees by, or the daemon, is \
@@ -76,17 +77,13 @@ pub async fn capture(capture: &Capture, client: &Client) -> Result<Exit, Trouble
         let Ok(data) = frame.into_data() else {
             continue;
         };
-        let kept = if filter.is_empty() && capture.count.is_none() {
-            data.to_vec()
-        } else {
-            blocks.take(&data, &filter, most).ok_or_else(|| {
-                Trouble::new(
-                    Exit::Failed,
-                    "the daemon sent what is not pcapng",
-                    "is it of the same release?",
-                )
-            })?
-        };
+        let kept = blocks.take(&data, &filter, most).ok_or_else(|| {
+            Trouble::new(
+                Exit::Failed,
+                "the daemon sent what is not pcapng",
+                "is it of the same release?",
+            )
+        })?;
         match out.write_all(&kept).and_then(|()| out.flush()) {
             Ok(()) => {}
             // `| head`, `| tshark -c 5`: enough seen.
@@ -94,5 +91,14 @@ pub async fn capture(capture: &Capture, client: &Client) -> Result<Exit, Trouble
             Err(error) => return Err(error.into()),
         }
     }
+    eprint!("{}", missing(blocks.lost));
     Ok(Exit::Done)
+}
+
+/// What is said at the end of what the capture does not have.
+fn missing(lost: u64) -> String {
+    match lost {
+        0 => String::new(),
+        lost => format!("bulkhead: {lost} frames came too fast, and are not in the capture\n"),
+    }
 }

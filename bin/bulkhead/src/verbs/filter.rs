@@ -87,11 +87,6 @@ impl std::str::FromStr for Filter {
 }
 
 impl Filter {
-    /// Whether everything passes.
-    pub fn is_empty(&self) -> bool {
-        self.terms.is_empty()
-    }
-
     /// Whether a frame of `original_len` bytes, of which these are the first, is kept.
     pub fn keeps(&self, bytes: &[u8], original_len: usize) -> bool {
         if self.terms.is_empty() {
@@ -141,10 +136,16 @@ pub struct Blocks {
     rest: Vec<u8>,
     /// Packets that passed.
     pub packets: u64,
+    /// Packets that came too fast to be in the stream, as it says itself.
+    pub lost: u64,
 }
 
 /// Kind of a block with a frame.
 pub const ENHANCED_PACKET: u32 = 6;
+/// Kind of a block that says what was lost.
+const STATISTICS: u32 = 5;
+/// Its option that does, and of how many bytes: isb_ifdrop, since the capture began.
+const LOST: u32 = 5 | 8 << 16;
 /// Longest block: a frame of 64 KiB and its options.
 const LONGEST_BLOCK: usize = 128 << 10;
 
@@ -154,6 +155,10 @@ impl Blocks {
     pub fn take(&mut self, bytes: &[u8], filter: &Filter, most: u64) -> Option<Vec<u8>> {
         let mut out = Vec::new();
         cut(&mut self.rest, bytes, |kind, block| {
+            if kind == STATISTICS && word(block, 20) == Some(LOST) {
+                let [low, high] = [24, 28].map(|at| u64::from(word(block, at).unwrap_or(0)));
+                self.lost = low | high << 32;
+            }
             if kind != ENHANCED_PACKET {
                 out.extend_from_slice(block);
             } else if self.packets < most && kept(block, filter) {
@@ -281,6 +286,7 @@ mod tests {
         let stream = [
             block(0x0A0D_0D0A, &[0; 16]),
             block(6, &packet),
+            block(5, &[0, 0, 0, LOST, 3, 1, 0].map(u32::to_le_bytes).concat()),
             block(6, &packet),
         ]
         .concat();
@@ -290,7 +296,8 @@ mod tests {
             for part in [&stream[..cut], &stream[cut..]] {
                 out.extend(blocks.take(part, &"udp".parse().unwrap(), 1).unwrap());
             }
-            assert_eq!((out.len(), blocks.packets), (28 + 76, 1), "cut at {cut}");
+            let whole = (out.len(), blocks.packets, blocks.lost);
+            assert_eq!(whole, (28 + 76 + 40, 1, 3 + (1 << 32)), "cut at {cut}");
         }
         assert!(
             Blocks::default()

@@ -360,23 +360,19 @@ impl Mediator {
         if self.image.is_none() {
             return Vec::new();
         }
-        // Many lead to few.
-        let mut whose = BTreeMap::new();
         self.who_leads(|it| {
-            let to = it.remote().map(|to| (it.endpoint(), to.ip));
-            to.is_some_and(|(from, ip)| {
-                let whose = whose.entry((from, ip)).or_insert_with(|| {
-                    let to = self.table.destination(from, &ip);
-                    to.and_then(|to| self.id_of(to))
-                });
-                *whose != it.linked()
-            })
+            let way = it.remote().map(|remote| circuit::Way {
+                local: it.local(),
+                remote,
+            });
+            let to = way.and_then(|way| self.located(it.endpoint(), &way).ok());
+            to.and_then(|to| self.id_of(to)) != it.linked()
         })
     }
 
     /// Of those who began a circuit, or an operator before this one came to its end over that, the ones that these are, and whose
     /// other end is not known: a program may have had the kernel accept it, past this process.
-    fn who_leads(&self, mut are: impl FnMut(&circuit::Socket) -> bool) -> Vec<circuit::Socket> {
+    fn who_leads(&self, are: impl Fn(&circuit::Socket) -> bool) -> Vec<circuit::Socket> {
         let begins = |it: &&circuit::Socket| {
             let is_here = it.kind() == Kind::Stream && it.crossing() == 0;
             is_here && it.carrier() != Carrier::Proxy && it.linked().is_some()
