@@ -8,6 +8,7 @@ use command::verbs::{Came, Heard, Join, Quiet, Refuse, Relay, Relayed, Serve, Un
 use guard::guard;
 use rustix::fs::fcntl_getfl;
 use rustix::io::Errno;
+use rustix::net::sockopt::socket_cookie;
 use seqpacket::Socket;
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -203,8 +204,20 @@ impl Relays {
             self.door = Some((door, name));
         }
         let (door, name) = self.door.as_ref().ok_or(Errno::NOBUFS)?;
+        let own = socket_cookie(fd)?;
         sockets::connects_at_once(fd, fcntl_getfl(fd)?, *name)?;
-        sockets::accepts(&door.fd, true, || {})?.ok_or(Errno::CONNRESET)
+        let is_own = |end: &OwnedFd| sockets::began(end) == Some(own) || !guard!("relays-whose");
+        // What an accept that failed has left would be another's end.
+        let end = loop {
+            match sockets::accepts(&door.fd, true, || {}) {
+                Ok(Some(end)) if is_own(&end) => break Ok(end),
+                Ok(Some(_)) => {}
+                Ok(None) => break Err(Errno::CONNRESET),
+                Err(errno) => break Err(errno),
+            }
+        };
+        // With the door, whatever waits there is over: the program's socket leads to nobody.
+        end.inspect_err(|_| self.door = None)
     }
 
     /// Nobody wants this connection.
@@ -258,4 +271,24 @@ impl Relays {
 pub fn is_loopback(ip: &[u8; 16]) -> bool {
     let ip = std::net::Ipv6Addr::from(*ip);
     ip.is_loopback() || ip.to_ipv4_mapped().is_some_and(|ip| ip.is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_circuit_has_its_own_other_end_and_no_other_that_waits() {
+        let mut relays = Relays::default();
+        let [first, stale, own] = [(), (), ()].map(|()| sockets::stream(true).unwrap());
+        let end = relays.circuit(&first.fd).unwrap();
+        assert_eq!(sockets::began(&end), Some(first.cookie));
+        // As an accept leaves it that failed.
+        let name = relays.door.as_ref().unwrap().1;
+        sockets::connects(&stale.fd, name).unwrap();
+        let end = relays.circuit(&own.fd).unwrap();
+        assert_eq!(sockets::began(&end), Some(own.cookie));
+        let gone = rustix::io::write(&stale.fd, b"to nobody");
+        assert_eq!(gone, Err(Errno::PIPE));
+    }
 }

@@ -14,7 +14,7 @@ mod lines;
 mod pace;
 mod pulse;
 
-use crate::relay::{State, Way, is_left};
+use crate::relay::{State, Way, hears_out, is_left};
 use capture::{Captures, End};
 use command::verbs::{EVERYBODY, METER_COUNTS, MeterRates, Metered};
 use counts::{Counts, Row};
@@ -107,9 +107,14 @@ impl Circuit {
 
     /// How it ends by itself: by who is gone while there is more to read, or as said.
     fn end(&self, failed: bool) -> End {
-        let holds = |way: usize| self.ways.get(way).is_some_and(|way| way.pipe.is_full());
+        let pipe = |way: usize| self.ways.get(way).map(|way| &way.pipe);
+        let holds = |way| pipe(way).is_some_and(|pipe| pipe.is_full() || pipe.is_deaf());
+        let resets = |way| pipe(way).is_some_and(Way::is_reset);
         let left = |side: usize| self.ends.get(side).is_some_and(is_left);
-        let gone = |side: &usize| left(*side) && (failed || holds(1 - *side));
+        let gone = |side: &usize| {
+            let is_short = failed || holds(1 - *side) || resets(*side);
+            left(*side) && is_short
+        };
         match (0..2).find(gone) {
             Some(side) => End::Gone(side),
             None if failed => End::Cut,
@@ -518,6 +523,9 @@ impl Metering {
             }
             self.by_id.remove(&circuit.id);
             self.counts.end(&circuit.row);
+            for end in circuit.ends.iter().filter(|_| guard!("meter-hears-out")) {
+                hears_out(end.as_fd());
+            }
         }
     }
 }

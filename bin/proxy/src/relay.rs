@@ -45,10 +45,14 @@ pub struct Way {
     is_deaf: bool,
     /// The source is a program's too, which is told that.
     is_told_so: bool,
+    /// The sink is a program's: whether it has closed it, or hears no more and goes on to speak, is one to who writes.
+    to_program: bool,
     /// The source was asked last, and had nothing.
     dry: bool,
     /// The source has said all.
     ended: bool,
+    /// It had not read all by then.
+    is_reset: bool,
     /// And the sink knows.
     told: bool,
 }
@@ -75,8 +79,8 @@ impl Relay {
         Ok(Relay {
             tcp,
             circuit,
-            out: Way::new()?,
-            back: Way::new()?,
+            out: Way::new(false)?,
+            back: Way::new(true)?,
         })
     }
 
@@ -122,11 +126,26 @@ pub fn is_left(circuit: impl AsFd) -> bool {
     asked.is_ok() && fds[0].revents().contains(PollFlags::HUP)
 }
 
+/// What a program said that nobody heard is taken: who closes over it would have it read an error in place of the end.
+pub fn hears_out(circuit: BorrowedFd<'_>) {
+    let mut bytes = [0; 16 << 10];
+    let _ = shutdown(circuit, Shutdown::Read);
+    // Bound: more than any socket has under way.
+    for _ in 0..1024 {
+        if !matches!(
+            recv(circuit, &mut bytes[..], RecvFlags::DONTWAIT),
+            Ok((1.., _))
+        ) {
+            break;
+        }
+    }
+}
+
 impl Way {
     /// One that takes much at a time.
-    fn new() -> Result<Way, Errno> {
+    fn new(to_program: bool) -> Result<Way, Errno> {
         let mut way = Way::narrow()?;
-        way.is_told_so = false;
+        (way.is_told_so, way.to_program) = (false, to_program);
         // A smaller one does as well.
         let _ = fcntl_setpipe_size(&way.to, ROOM);
         Ok(way)
@@ -143,8 +162,10 @@ impl Way {
             lost: 0,
             is_deaf: false,
             is_told_so: true,
+            to_program: true,
             dry: false,
             ended: false,
+            is_reset: false,
             told: false,
         })
     }
@@ -172,6 +193,16 @@ impl Way {
     /// Whether the sink had no room for all that there was.
     pub fn is_full(&self) -> bool {
         self.held > 0
+    }
+
+    /// Whether the sink takes no more than it has.
+    pub fn is_deaf(&self) -> bool {
+        self.is_deaf
+    }
+
+    /// Whether the source was closed before all was read that came there.
+    pub fn is_reset(&self) -> bool {
+        self.is_reset
     }
 
     /// Whether there was nothing to move.
@@ -223,6 +254,10 @@ impl Way {
                     self.held += length;
                     taken = length;
                 }
+                // It was closed before all was read that came there: what it said came before.
+                Err(Errno::CONNRESET) if self.is_told_so && guard!("meter-reset") => {
+                    (self.ended, self.is_reset) = (true, true);
+                }
                 // Nothing there, or no room in the pipe: the second half makes some.
                 Err(Errno::AGAIN) => self.dry = true,
                 Err(Errno::INTR) => {}
@@ -237,8 +272,8 @@ impl Way {
                     self.handed += length as u64;
                 }
                 Err(Errno::AGAIN | Errno::INTR) => {}
-                // It hears no more (SHUT_RD), and may say more: the other direction goes on.
-                Err(Errno::PIPE) if !is_left(sink) && guard!("proxy-half") => {
+                // It hears no more, and may say more, or has said what is under way still: the other direction goes on.
+                Err(Errno::PIPE | Errno::CONNRESET) if self.to_program && guard!("proxy-half") => {
                     self.is_deaf = true;
                     self.lost += std::mem::take(&mut self.held) as u64;
                     // Of what is there already either this tells, or nothing any more.
@@ -372,6 +407,43 @@ mod tests {
         }
         drop((saying.join().unwrap(), far));
         running.join().unwrap();
+    }
+
+    /// It has closed it, with what it was sent read or not, while most of what it said is under way: as a meter carries it.
+    #[test]
+    fn what_is_under_way_comes_whole_whatever_is_said_to_who_has_closed() {
+        let bytes: Vec<u8> = (0..100_000_u32).map(|n| (n % 251) as u8).collect();
+        for (is_read, says) in [(true, true), (false, true), (false, false)] {
+            let (mut program, one) = UnixStream::pair().unwrap();
+            let (other, mut far) = UnixStream::pair().unwrap();
+            let [mut there, mut back] = [(), ()].map(|()| Way::narrow().unwrap());
+            program.write_all(&bytes).unwrap();
+            far.write_all(b"one").unwrap();
+            while back.handed() < 3 {
+                back.step(other.as_fd(), one.as_fd(), 1000, Ok).unwrap();
+            }
+            if is_read {
+                program.read_exact(&mut [0; 3]).unwrap();
+            }
+            drop(program);
+            // Too late to be heard, which whoever closes it would tell.
+            let late = far.write_all(b"two");
+            late.unwrap();
+            let mut heard = vec![0; bytes.len()];
+            for some in heard.chunks_mut(1000) {
+                if says {
+                    back.step(other.as_fd(), one.as_fd(), 1000, Ok).unwrap();
+                }
+                there.step(one.as_fd(), other.as_fd(), 1000, Ok).unwrap();
+                far.read_exact(some).unwrap();
+            }
+            assert!(heard == bytes);
+            there.step(one.as_fd(), other.as_fd(), 1000, Ok).unwrap();
+            assert!(there.is_told() && is_left(&one), "{is_read} {says}");
+            hears_out(other.as_fd());
+            drop(other);
+            assert_eq!(far.read(&mut [0; 8]).unwrap(), 0, "{is_read} {says}");
+        }
     }
 
     #[test]

@@ -652,6 +652,42 @@ else:
     assert_eq!(web.out().matches("10.1.1.11").count(), 3);
 }
 
+/// Who has closed its circuit, or hears no more, has most of what it said under way still.
+#[test]
+fn what_is_under_way_comes_whole_whatever_is_said_to_who_has_said_all() {
+    let scene = bulk(&with("rate: 40Mbit, attach: circuits"));
+    scene.file(
+        "ends.py",
+        r"
+import socket, sys, threading, time
+MANY = 1_000_000
+if sys.argv[1] == 'serve':
+    s = socket.socket(); s.bind(('0.0.0.0', 7000)); s.listen(8); print('serving', flush=True); kept = []
+    while True:
+        c, _ = s.accept()
+        how = c.recv(1)
+        if how == b'w': c.shutdown(socket.SHUT_RD)
+        c.sendall(bytes(MANY))
+        if how == b'w': c.shutdown(socket.SHUT_WR); kept.append(c)
+        else: c.close()
+else:
+    for how in (b'c', b'w') * 4:
+        c = socket.create_connection(('10.1.1.10', 7000), 20); c.sendall(how); read = 0
+        def speaks():
+            try:
+                while True: c.send(bytes(500)); time.sleep(0.001)
+            except OSError as e: assert isinstance(e, (BrokenPipeError, ConnectionResetError)), e
+        speaking = threading.Thread(target=speaks); speaking.start()
+        while part := c.recv(1 << 14): read += len(part)
+        assert read == MANY, (how, read)
+        speaking.join(); c.close()
+    print('whole')
+",
+    );
+    let _web = scene.start("web", "exec python3 {f}/ends.py serve", "serving");
+    assert_eq!(scene.says("app", "python3 {f}/ends.py try"), "whole\n");
+}
+
 #[test]
 fn what_is_metered_has_no_ring_and_no_datagrams_past_it() {
     let scene = Scene::of(&with("rate: 400Mbit, attach: circuits"));

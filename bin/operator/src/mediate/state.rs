@@ -640,6 +640,42 @@ impl Mediator {
     pub fn has_resumed(&mut self) {
         let left = std::mem::take(&mut self.left).into_iter();
         self.are_nobodys(left.map(|(_, note, _)| note).collect());
+        self.decides_begun();
+    }
+
+    /// Connections that an operator before this one came to its end over, and whose calls nobody waits in any more, a
+    /// signal having ended them: they may be there all the same, and are judged, listed and cut as those that are.
+    pub(super) fn decides_begun(&mut self) {
+        let is_nobodys = |it: &&circuit::Socket| {
+            let is_begun = it.state() == circuit::State::Connecting && it.crossing() == 0;
+            is_begun && !self.relays.is_asked(it.cookie()) && guard!("circuits-begun-by-nobody")
+        };
+        let all = self.table.all().filter(is_nobodys);
+        let all: Vec<circuit::Socket> = all.copied().collect();
+        for socket in &all {
+            self.beats();
+            let cookie = socket.cookie();
+            // One that is not where its program called may be.
+            let is_none = self
+                .at_place(socket)
+                .is_some_and(|fd| !sockets::is_joined(&fd));
+            match socket.remote().filter(|_| !is_none) {
+                Some(remote) => {
+                    let _ = self.table.connected(cookie);
+                    // Who calls once more is told that it is.
+                    let (address, length) = circuit::write(socket.family(), remote);
+                    self.unheard.insert(cookie, address[..length].to_vec());
+                }
+                None => {
+                    self.table.withdraw_all(socket.token());
+                    let _ = self.table.connect_failed(cookie);
+                }
+            }
+        }
+        if !all.is_empty() {
+            self.review();
+        }
+        self.write();
     }
 
     /// Whose calls these were is gone.

@@ -134,6 +134,31 @@ fn circuits_that_nobody_may_begin_any_more_are_cut() {
     );
 }
 
+/// A signal ended its call, and the operator before died over it.
+#[test]
+fn one_that_was_begun_and_that_nobody_waits_for_is_judged_as_one_that_is_there() {
+    let mut tables = tables();
+    let mut mediator = with_circuits(&tables);
+    let to = Endpoint {
+        ip: of(NEAR),
+        port: 81,
+    };
+    let (address, length) = circuit::write(circuit::Family::V4, to);
+    let table = &mut mediator.table;
+    table.create(3, WEB, circuit::Family::V4, 0).unwrap();
+    table.connect_begin(3, &address[..length], 7).unwrap();
+    mediator.decides_begun();
+    assert_eq!(begun(&mediator), [1, 2, 3]);
+    assert!(mediator.was_connected(3, &address[..length]));
+    tables.rule_tables = vec![judged(image::rules::Action::Deny, 1)];
+    tables.endpoints[0].egress = 0;
+    for endpoint in &mut tables.endpoints {
+        endpoint.connections = 64;
+    }
+    mediator.use_image(mapped(&tables));
+    assert_eq!(mediator.hunted(), [1, 3]);
+}
+
 #[test]
 fn what_was_accepted_for_nobody_ends_with_its_listener() {
     let mut mediator = with_circuits(&tables());

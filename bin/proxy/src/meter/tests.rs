@@ -366,3 +366,21 @@ fn another_rate_holds_at_once_and_none_lets_all_pass() {
     let free = scene.run(&mut ends, 2 * SECOND / 10, 3 * SECOND / 10)[0];
     assert!(free > 8 << 20, "{free}");
 }
+
+/// Its rate has most of that wait, and what it is told comes to an end meanwhile.
+#[test]
+fn who_speaks_to_who_hears_nothing_reads_an_end_and_no_error() {
+    let mut scene = scene();
+    scene.rates(2, 1000, 0);
+    let [mut a, mut b] = scene.join(0);
+    a.write_all(b"hello").unwrap();
+    a.shutdown(std::net::Shutdown::Both).unwrap();
+    b.write_all(&[7; 150_000]).unwrap();
+    scene.metering.stirred(0);
+    scene.metering.turn(0);
+    assert_eq!(scene.metering.len(), 0, "all is said");
+    let mut heard = Vec::new();
+    b.read_to_end(&mut heard).unwrap();
+    assert_eq!(heard, b"hello");
+    assert!(b.write(b"more").is_err());
+}
