@@ -1,7 +1,8 @@
 //! What a program sees of an operator that is killed at a certain system call, and of an accept that
 //! fails.
 
-use crate::scene::{OPEN, Program, Scene, kill};
+use crate::across;
+use crate::scene::{GUARDED, OPEN, Program, Scene, kill};
 use e2e::Instance;
 use std::collections::BTreeMap;
 use std::process::{Child, Command, Stdio};
@@ -123,6 +124,49 @@ fn an_operator_killed_at_a_call_hands_on_every_connection_once_and_every_socket_
     }
     let right = ends_right(&scene, &mut client);
     assert_eq!(server.out(), format!("serving\n{right}"), "each once");
+}
+
+/// A signal ends the program's connect before the next operator does it: it is connected all the same.
+#[test]
+fn a_connect_that_a_signal_ended_while_its_operator_died_is_seen_and_cut() {
+    const ENDS: &str = "
+import os, signal, socket, sys, time
+class Ends(Exception): pass
+def ends(*_): raise Ends
+s = socket.socket(); signal.signal(signal.SIGALRM, ends); print('ready', flush=True)
+while not os.path.exists(sys.argv[1]): time.sleep(0.01)
+signal.setitimer(signal.ITIMER_REAL, 0.004)
+try: s.connect(('10.1.1.10', 80)); how = 'connected'
+except Ends: how = 'ended'
+signal.setitimer(signal.ITIMER_REAL, 0)
+s.settimeout(10)
+print(how, len(s.recv(10)) > 0, flush=True)
+while s.recv(8000): pass
+print('over', flush=True); time.sleep(100)
+";
+    let spec = format!("{OPEN}{GUARDED}");
+    // The signal may come too late.
+    let how = |_| {
+        let scene = Scene::of(&spec);
+        scene.file("ends.py", ENDS);
+        let _web = scene.start("web", "{peer} stream 80", "serving");
+        let ends = scene.start("app", "exec python3 {f}/ends.py {f}/go", "ready");
+        // When it blocks again.
+        let before = scene.operator().unwrap();
+        let mut tracer = killed_at(before, "fcntl", 3);
+        scene.file("go", "");
+        let other = |_: &Instance| scene.operator().is_some_and(|pid| pid != before);
+        assert!(scene.instance.until(LIMIT, other));
+        let _ = tracer.kill();
+        let _ = tracer.wait();
+        ends.until(" True");
+        let listed = |_: &Instance| across::circuits(&scene).len() == 1;
+        assert!(scene.instance.until(LIMIT, listed), "{}", ends.out());
+        scene.apply(&spec.replace("ports: [80]", "ports: [99]"));
+        ends.until("over");
+        ends.out()
+    };
+    assert!((0..8).map(how).any(|out| out.contains("ended")));
 }
 
 /// Who is noted as the one for whom a listening socket does not block is one of several that wait there.
