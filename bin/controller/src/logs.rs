@@ -18,10 +18,11 @@ const EVERY: Duration = Duration::from_secs(1);
 /// switch's workers 20 a second.
 const MOST: usize = 200;
 
-/// Tells as long as the server lives; only looks where a rule logs.
+/// Tells as long as the server lives; only looks where a rule logs, or did.
 pub async fn tell(server: &Server) {
     let started = crate::routes::now_ns();
     let mut told: BTreeMap<u32, [u64; 2]> = BTreeMap::new();
+    let mut logged = false;
     loop {
         tokio::time::sleep(EVERY).await;
         let world = server.world.world();
@@ -32,7 +33,8 @@ pub async fn tell(server: &Server) {
                     .flat_map(|policy| &policy.rules)
                     .any(|rule| rule.log())
         });
-        if !logs {
+        // Once more after the last one is gone, for what it decided since.
+        if !std::mem::replace(&mut logged, logs) && !logs {
             continue;
         }
         let survey = Survey::take(&server.supervisor, &world).await;

@@ -127,6 +127,25 @@ pub fn has_room(fd: &impl AsFd) -> bool {
     poll(&mut fds, Some(&now)).is_ok() && fds[0].revents().contains(PollFlags::OUT)
 }
 
+/// Whether a socket has this part (1: all, 4: a quarter) of what it may have under way also with so many bytes more, and what the
+/// kernel's own take: no more than as much again and a page's fourth.
+pub fn fits(fd: &impl AsFd, length: usize, part: usize) -> bool {
+    const MEMINFO: i32 = 55;
+    const WORD: usize = size_of::<u32>();
+    // SK_MEMINFO_WMEM_ALLOC and SK_MEMINFO_SNDBUF.
+    const UNDER_WAY: usize = 2;
+    const MOST: usize = 3;
+    let mut words = [0; 9 * WORD];
+    let told = notify::option(fd.as_fd(), libc::SOL_SOCKET, MEMINFO, &mut words);
+    let word = |at: usize| {
+        let bytes = words.get(at * WORD..)?.first_chunk()?;
+        usize::try_from(u32::from_ne_bytes(*bytes)).ok()
+    };
+    let is_told = told.is_ok_and(|told| told > MOST * WORD);
+    let both = word(UNDER_WAY).zip(word(MOST)).filter(|_| is_told);
+    both.is_some_and(|(now, most)| now + 2 * length + 1024 <= most / part)
+}
+
 /// What waits at a socket is lost; how many datagrams that were. Bound: somewhat more than wait
 /// there at most, so that who sends meanwhile does not hold this up.
 pub fn drains(fd: &OwnedFd) -> u64 {
@@ -294,6 +313,23 @@ mod tests {
         });
         let told = told.recv_timeout(Duration::from_secs(5));
         assert_eq!(told, Ok((Err(Errno::AGAIN), false)));
+    }
+
+    /// Whatever their sizes are: who polls it may send to others.
+    #[test]
+    fn what_fits_a_quarter_leaves_room_to_whoever_polls() {
+        for length in [0, 1, 100, 700, 1472, 4000, 5000, 9000, 17_000, 20_000] {
+            let made = || datagram(true, crate::mediate::secret().unwrap()).unwrap();
+            let (sender, mut receivers) = (made(), Vec::new());
+            while fits(&sender.fd, length, 4) {
+                // One of them has few that wait.
+                let receiver = made();
+                sends(&sender.fd, &vec![7; length], name(&receiver.fd).unwrap()).unwrap();
+                receivers.push(receiver);
+            }
+            let sent = receivers.len();
+            assert!(sent > 0 && has_room(&sender.fd), "{length}: {sent}");
+        }
     }
 
     #[test]

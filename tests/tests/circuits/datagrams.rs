@@ -32,3 +32,39 @@ fn a_datagram_socket_is_like_the_kernels_but_for_a_few_things() {
     let scene = Scene::of(OPEN);
     differences(&scene, ("datagrams.py", PROGRAM), DIFFERENT, 1_300);
 }
+
+/// Who polls for room before it sends, as Python does with a timeout, sends on to others.
+#[test]
+fn who_is_not_read_leaves_its_sender_room_for_others() {
+    const SLEEPS: &str = "
+import socket, time
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('10.1.1.10', 53)); print('bound', flush=True); time.sleep(100)
+";
+    const TELLS: &str = "
+import select, socket, sys
+for size in (8, 1400, 9000, 60000):
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(2)
+    for _ in range(1000): s.sendto(bytes(size), ('10.1.1.10', 53))
+    assert select.select([], [s], [], 0)[1], size
+    s.sendto(b'?', ('10.1.1.12', 53))
+    assert s.recv(100) == b'10.1.1.11', size
+print('well')
+";
+    const ANSWERS: &str = "
+import socket
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('10.1.1.12', 53)); print('bound', flush=True)
+while True: _, who = s.recvfrom(99999); s.sendto(who[0].encode(), who)
+";
+    let scene = Scene::of(OPEN);
+    let files = [
+        ("sleeps.py", SLEEPS),
+        ("tells.py", TELLS),
+        ("answers.py", ANSWERS),
+    ];
+    for (name, text) in files {
+        scene.file(name, text);
+    }
+    let _sleeps = scene.start("web", "exec python3 {f}/sleeps.py", "bound");
+    let _answers = scene.start("few", "exec python3 {f}/answers.py", "bound");
+    assert_eq!(scene.says("app", "python3 {f}/tells.py"), "well\n");
+}

@@ -53,7 +53,8 @@ impl Mediator {
     pub(super) fn by_spare(&mut self, sender: u64, data: &[u8], to: [u8; 16]) -> Result<(), Errno> {
         let spares = &mut self.datagrams.spares;
         let own = spares.open.get(&sender);
-        if let Some(fd) = own.and_then(|own| own.iter().find(sockets::has_room)) {
+        let fits = |fd: &&OwnedFd| sockets::fits(fd, data.len(), 1);
+        if let Some(fd) = own.and_then(|own| own.iter().find(fits)) {
             return sockets::sends(fd, data, to);
         }
         let has = own.map_or(0, Vec::len);
