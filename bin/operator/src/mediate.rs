@@ -14,6 +14,7 @@ mod links;
 mod messages;
 mod metered;
 mod outside;
+mod reached;
 mod received;
 mod relayed;
 mod ring;

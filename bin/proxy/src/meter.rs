@@ -111,10 +111,7 @@ impl Circuit {
         let holds = |way| pipe(way).is_some_and(|pipe| pipe.is_full() || pipe.is_deaf());
         let resets = |way| pipe(way).is_some_and(Way::is_reset);
         let left = |side: usize| self.ends.get(side).is_some_and(is_left);
-        let gone = |side: &usize| {
-            let is_short = failed || holds(1 - *side) || resets(*side);
-            left(*side) && is_short
-        };
+        let gone = |side: &usize| left(*side) && (failed || holds(1 - *side) || resets(*side));
         match (0..2).find(gone) {
             Some(side) => End::Gone(side),
             None if failed => End::Cut,

@@ -106,8 +106,7 @@ impl Mediator {
             let hears = self.table.socket(receiver.cookie);
             let hears_all = hears.is_some_and(|it| it.way().is_none()) && guard!("circuits-drains");
             // Its program may poll it for room before it sends to others.
-            let fits = || sockets::fits(fd, data.len(), 4) || !guard!("circuits-polled");
-            let sent = match hears_all && !(fits() && sockets::has_room(fd)) {
+            let sent = match hears_all && !sockets::fits(fd, data.len(), 4) {
                 true => self.by_spare(cookie, data, receiver.name),
                 false => sockets::sends(fd, data, receiver.name),
             };
