@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Notify, Semaphore};
 
@@ -42,6 +42,8 @@ const SLOW: Duration = Duration::from_secs(10);
 /// Refused ones that may take a moment to read why, and how long.
 const LINGERING: usize = 64;
 const LINGER: Duration = Duration::from_millis(200);
+/// The same of who was answered in the middle of what it sends: a refused document.
+const LAST: Duration = Duration::from_secs(2);
 /// A request's head is at most this long; its body's limit is with the routes.
 const HEAD_BYTES: usize = 64 << 10;
 
@@ -108,9 +110,18 @@ async fn one(stream: UnixStream, caller: Caller, router: Router, patience: Patie
     http.timer(TokioTimer::new()).max_buf_size(HEAD_BYTES);
     http.header_read_timeout(guard!("api-head-timeout").then_some(patience.head));
     let stream = TokioIo::new(Slow::new(stream, answer));
-    tokio::select! {
+    let connection = http.serve_connection(stream, service);
+    let whole = async {
         // A caller that breaks off harms itself alone.
-        _ = http.serve_connection(stream, service) => {}
+        let Ok(parts) = connection.without_shutdown().await else {
+            return;
+        };
+        if guard!("api-linger") {
+            let _ = tokio::time::timeout(LAST, read_out(parts.io.into_inner())).await;
+        }
+    };
+    tokio::select! {
+        () = whole => {}
         // It asked for nothing, and another has come who may.
         () = cut.notified() => {}
     }
@@ -142,8 +153,14 @@ async fn refuse(mut stream: UnixStream) -> std::io::Result<()> {
         return Ok(());
     }
     stream.write_all(answer.as_bytes()).await?;
+    read_out(stream).await
+}
+
+/// Ends what is said, and waits for the other side to end too. Closed with something
+/// unread, the answer would be lost. Unbounded: the caller's to limit in time.
+async fn read_out(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> std::io::Result<()> {
     stream.shutdown().await?;
-    // Bound: LINGER. Closed with something unread, the answer would be lost.
+    let mut said = [0; 4096];
     while stream.read(&mut said).await? > 0 {}
     Ok(())
 }
@@ -351,6 +368,20 @@ mod tests {
     async fn an_answer_that_nobody_reads_is_given_up_and_its_place_given_back() {
         let asked = b"GET /long HTTP/1.1\r\nhost: x\r\n\r\n".repeat(100);
         let (_theirs, gate) = after(&asked, MINUTES, Some(50)).await;
+        assert!(left(&gate).await);
+    }
+
+    #[tokio::test]
+    async fn who_is_refused_in_the_middle_of_a_document_reads_why() {
+        let length = 16 << 20;
+        let head = format!("POST /read HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n\r\n");
+        let (mut theirs, gate) = after(head.as_bytes(), MINUTES, Some(MINUTES)).await;
+        // More than any socket takes: what is not read by then is not written either.
+        theirs.write_all(&vec![0; length]).await.unwrap();
+        let mut said = String::new();
+        theirs.read_to_string(&mut said).await.unwrap();
+        assert!(said.starts_with("HTTP/1.1 413"), "{said}");
+        drop(theirs);
         assert!(left(&gate).await);
     }
 
