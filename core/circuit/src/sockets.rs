@@ -2,13 +2,16 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
+use std::ops::RangeInclusive;
 
 use crate::queue::Queued;
 use crate::record::Slot;
 use crate::{Kind, Socket, State};
 
-/// (kind, endpoint, port, slot).
-type Ports = BTreeSet<(Kind, u32, u16, u32)>;
+/// (kind, endpoint, port, remote port, slot).
+type Ports = BTreeSet<(Kind, u32, u16, u16, u32)>;
+/// The same, without the slot.
+type Port = (Kind, u32, u16, u16);
 
 /// Slots: those of sockets first, then those of pending connections.
 #[derive(Debug)]
@@ -50,8 +53,8 @@ pub(crate) struct Sockets {
 #[derive(Default, PartialEq, Eq)]
 struct Keys {
     cookie: Option<u64>,
-    port: Option<(Kind, u32, u16)>,
-    listens: Option<(Kind, u32, u16)>,
+    port: Option<Port>,
+    listens: Option<Port>,
     name: Option<[u8; 16]>,
     /// Of a datagram socket.
     connected: Option<u16>,
@@ -66,7 +69,7 @@ impl Keys {
         match slot {
             Slot::Empty => Keys::default(),
             Slot::Socket(it) => {
-                let port = (it.kind, it.endpoint, it.local.port);
+                let port = (it.kind, it.endpoint, it.local.port, it.remote.port);
                 let datagram = it.kind == Kind::Datagram;
                 let connected = datagram && it.state == State::Connected;
                 Keys {
@@ -194,7 +197,18 @@ impl Sockets {
         endpoint: u32,
         port: u16,
     ) -> impl Iterator<Item = (u32, &Socket)> {
-        self.at(&self.ports, kind, endpoint, port)
+        self.at(&self.ports, kind, (endpoint, port), 0..=u16::MAX)
+    }
+
+    /// Of these who is connected, or about to be, to this port of whatever address.
+    pub(crate) fn holders_to(
+        &self,
+        kind: Kind,
+        endpoint: u32,
+        port: u16,
+        remote: u16,
+    ) -> impl Iterator<Item = (u32, &Socket)> {
+        self.at(&self.ports, kind, (endpoint, port), remote..=remote)
     }
 
     /// The datagram socket of this name.
@@ -214,17 +228,19 @@ impl Sockets {
         endpoint: u32,
         port: u16,
     ) -> impl Iterator<Item = (u32, &Socket)> {
-        self.at(&self.listeners, Kind::Stream, endpoint, port)
+        let all = 0..=u16::MAX;
+        self.at(&self.listeners, Kind::Stream, (endpoint, port), all)
     }
 
     fn at<'a>(
         &'a self,
         index: &'a Ports,
         kind: Kind,
-        endpoint: u32,
-        port: u16,
+        (endpoint, port): (u32, u16),
+        remote: RangeInclusive<u16>,
     ) -> impl Iterator<Item = (u32, &'a Socket)> {
-        let range = index.range((kind, endpoint, port, 0)..=(kind, endpoint, port, u32::MAX));
+        let key = |remote: &u16, slot| (kind, endpoint, port, *remote, slot);
+        let range = index.range(key(remote.start(), 0)..=key(remote.end(), u32::MAX));
         range.filter_map(|(.., at)| Some((*at, self.socket(*at)?)))
     }
 
@@ -333,7 +349,7 @@ impl Sockets {
     }
 
     fn index(&mut self, at: u32, before: Keys, after: Keys) {
-        let slot = |key: (Kind, u32, u16)| (key.0, key.1, key.2, at);
+        let slot = |(kind, endpoint, port, remote): Port| (kind, endpoint, port, remote, at);
         rename(&mut self.by_cookie, before.cookie, after.cookie, at);
         rename(&mut self.by_name, before.name, after.name, at);
         let ports = [before.port, after.port].map(|key| key.map(slot));

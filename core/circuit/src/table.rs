@@ -164,7 +164,10 @@ impl Table {
             let endpoints = (0..).zip(&self.endpoints);
             let endpoints = endpoints.filter(move |(at, it)| here(*at, it));
             endpoints
-                .flat_map(move |(at, _)| self.sockets.holders(Kind::Stream, at, remote.port))
+                .flat_map(move |(at, _)| {
+                    let (here, there) = (remote.port, own.local.port);
+                    self.sockets.holders_to(Kind::Stream, at, here, there)
+                })
                 .map(|(_, socket)| socket)
                 .filter(move |it| {
                     it.state == State::Connected && it.local == remote && it.remote == own.local
@@ -259,13 +262,13 @@ impl Table {
     /// accepted at a socket of its.
     #[must_use]
     pub fn is_taken(&self, endpoint: u32, local: &Endpoint, remote: &Endpoint) -> bool {
-        let mut holders = self.sockets.holders(Kind::Stream, endpoint, local.port);
-        holders.any(|(at, it)| {
-            let own = it.local == *local && it.remote() == Some(*remote);
-            own || self.sockets.queue(at).any(|(_, queued)| {
-                queued.pending.client == *remote && queued.pending.local == *local
-            })
-        })
+        let (here, there) = (local.port, remote.port);
+        let mut holders = (self.sockets).holders_to(Kind::Stream, endpoint, here, there);
+        let mut waiting = (self.sockets.listeners(endpoint, here))
+            .flat_map(|(at, _)| self.sockets.queue(at))
+            .map(|(_, queued)| queued.pending);
+        holders.any(|(_, it)| it.local == *local && it.remote() == Some(*remote))
+            || waiting.any(|it| it.client == *remote && it.local == *local)
     }
 
     /// Places that are kept for connections from across agreements, with the cookies of the

@@ -124,6 +124,15 @@ impl SpecErrors {
             kept <= MAX_FINDINGS || is_first
         });
         let more = all - findings.len();
+        for one in &mut findings {
+            let also = one.also.iter_mut().map(|(_, text)| text);
+            for text in [&mut one.message, &mut one.help, &mut one.label]
+                .into_iter()
+                .chain(also)
+            {
+                *text = shown(text);
+            }
+        }
         SpecErrors { findings, more }
     }
 
@@ -138,7 +147,20 @@ impl SpecErrors {
             .with_width(100)
             .with_links(false);
         let mut out = String::new();
+        let mut source = None::<(Arc<Source>, Arc<Source>)>;
         for finding in &self.findings {
+            // Mostly all are about one.
+            let (_, source) = match source.take() {
+                Some(same) if Arc::ptr_eq(&same.0, &finding.source) => source.insert(same),
+                _ => {
+                    let shown = Arc::new(finding.source.retold(shown));
+                    source.insert((finding.source.clone(), shown))
+                }
+            };
+            let finding = &Finding {
+                source: source.clone(),
+                ..finding.clone()
+            };
             if handler.render_report(&mut out, finding).is_err() {
                 out.push_str(&finding.message);
             }
@@ -149,6 +171,23 @@ impl SpecErrors {
         }
         out
     }
+}
+
+/// As a terminal may be shown it: what another wrote does nothing there but stand in its place, and in
+/// its order. As long as it was.
+fn shown(text: &str) -> String {
+    let acts = |c: char| {
+        let orders = matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+        (c.is_control() && !matches!(c, '\n' | '\t') || orders) && guard!("spec-shown")
+    };
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match acts(c) {
+            true => out.extend(core::iter::repeat_n('?', c.len_utf8())),
+            false => out.push(c),
+        }
+    }
+    out
 }
 
 impl fmt::Display for SpecErrors {

@@ -155,6 +155,14 @@ impl Source {
         }
     }
 
+    /// The same with its text in other words, as long.
+    pub(crate) fn retold(&self, told: impl Fn(&str) -> String) -> Source {
+        Source {
+            text: told(&self.text),
+            ..self.clone()
+        }
+    }
+
     pub(crate) fn sections(&self) -> &[Section] {
         &self.sections
     }

@@ -363,6 +363,21 @@ fn too_many_tenants_and_endpoints() {
 }
 
 #[test]
+fn what_a_spec_says_does_nothing_to_the_terminal_that_shows_it() {
+    // By an escape of YAML's and, in the snippet, as the bytes that they are.
+    let escaped = tenant("    \"\\e[2J\\u202e\\x9b31m\": 3");
+    let direct = tenant("    colour: \u{7f}\u{9b}2J\u{202e}red");
+    let broken = "version: \u{1b}[2J1\ntenants: [\n".to_owned();
+    for text in [escaped, direct, broken] {
+        let errors = errors(&text);
+        for said in [errors.to_string(), errors.render(false)] {
+            let acts = |c: char| c.is_control() && c != '\n' || c == '\u{202e}';
+            assert!(!said.contains(acts), "{said:?}");
+        }
+    }
+}
+
+#[test]
 fn no_more_than_a_hundred_findings() {
     let text: String = (0..200).map(|i| format!("  - colour{i}: 1\n")).collect();
     let errors = errors(&format!("version: 1\ntenants:\n{text}"));

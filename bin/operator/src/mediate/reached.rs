@@ -15,7 +15,7 @@ impl Mediator {
         if guard!("circuits-address-gone") {
             let (mut left, metered) = (Vec::new(), self.metered());
             for socket in streams {
-                // Of many with one port each is looked for among all.
+                // There may be many thousands.
                 self.beats();
                 let ends = self.ends_of(&socket, &metered);
                 // The meter knows it by who began it, and that one alone is known to be metered.
@@ -57,7 +57,7 @@ impl Mediator {
             is_here && it.carrier() != Carrier::Proxy && it.linked().is_some()
         };
         let alone = |it: &&circuit::Socket| {
-            // Of many with one port each is looked for among all.
+            // There may be many thousands.
             self.beats();
             self.table.other_ends(it.cookie()).next().is_none()
         };
