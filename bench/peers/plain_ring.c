@@ -1,9 +1,6 @@
-// plain_ring.c - a plain ring and other local ceilings between two pinned processes: no checks, no isolation. The peer of `bulkhead bench ring`.
+// plain_ring.c - a plain ring, and a bounced cache line, between two pinned processes: no checks, no isolation. The peer of `bulkhead bench ring` and of `circuits.native_vs_copy`.
 // Build: gcc -O3 -march=native -o plain_ring plain_ring.c
 // Usage: plain_ring spsc  PAYLOAD SLOTS BATCH SECONDS [HUGE=0|1]   SPSC ring, copy-in + copy-out
-//        plain_ring unix  WRITE_SIZE SECONDS            AF_UNIX SOCK_STREAM one way
-//        plain_ring c2c   BYTES SECONDS                 consumer memcpy() of a buffer just written by the other core
-//        plain_ring mem   BYTES SECONDS                 one core memcpy(), private buffers
 //        plain_ring pong  SECONDS                       one cache line bounced between the cores: round trip ns
 // Core 0 = consumer (parent), core 1 = producer (child). Prints one line.
 #define _GNU_SOURCE
@@ -15,7 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -28,7 +24,7 @@ struct ctl {
   _Alignas(128) _Atomic uint64_t head;   // written by producer
   _Alignas(128) _Atomic uint64_t tail;   // written by consumer
   _Alignas(128) _Atomic uint64_t stop;
-  _Alignas(128) uint8_t data[];
+  _Alignas(4096) uint8_t data[];      // a page, as the private buffers are: misaligned string moves are slow
 };
 static struct ctl *map(size_t n, int huge){
   void *p = mmap(0,(n+(2<<20))&~(size_t)((2<<20)-1),PROT_READ|PROT_WRITE,MAP_SHARED|MAP_ANONYMOUS|MAP_POPULATE|(huge?MAP_HUGETLB:0),-1,0);
@@ -38,7 +34,7 @@ static volatile uint64_t sinkv;
 static int spsc(size_t pay,uint64_t slots,uint64_t batch,double secs,int huge){
   struct ctl *c = map(sizeof *c + pay*slots,huge);
   if(!fork()){ // producer, core 1
-    pin(1); uint8_t *src=aligned_alloc(64,pay<64?64:pay); memset(src,7,pay);
+    pin(1); uint8_t *src=aligned_alloc(4096,(pay+4095)&~(size_t)4095); memset(src,7,pay);
     uint64_t h=0,tc=0;
     while(!atomic_load_explicit(&c->stop,memory_order_relaxed)){
       if(slots-(h-tc)<batch){ tc=atomic_load_explicit(&c->tail,memory_order_acquire); if(slots-(h-tc)<batch){_mm_pause();continue;} }
@@ -47,7 +43,7 @@ static int spsc(size_t pay,uint64_t slots,uint64_t batch,double secs,int huge){
     }
     _exit(0);
   }
-  pin(0); uint8_t *dst=aligned_alloc(64,pay<64?64:pay); memset(dst,0,pay);
+  pin(0); uint8_t *dst=aligned_alloc(4096,(pay+4095)&~(size_t)4095); memset(dst,0,pay);
   uint64_t t=0,n=0,bad=0; double t0=now()+0.5,t1=t0+secs; uint64_t base=0; int started=0; double ts=0,te=0; uint64_t spins=0;
   for(;;){
     uint64_t h=atomic_load_explicit(&c->head,memory_order_acquire);
@@ -64,30 +60,11 @@ static int spsc(size_t pay,uint64_t slots,uint64_t batch,double secs,int huge){
   double d=te-ts; printf("spsc payload=%zu slots=%lu batch=%lu huge=%d  %.2f Mmsg/s  %.2f GB/s bad=%lu\n",pay,slots,batch,huge,(n-base)/d/1e6,(n-base)*(double)pay/d/1e9,bad);
   return 0;
 }
-static int unixs(size_t w,double secs){
-  int s[2]; socketpair(AF_UNIX,SOCK_STREAM,0,s); char *b=malloc(1<<20); memset(b,1,1<<20);
-  pid_t p=fork();
-  if(!p){ pin(1); close(s[0]); for(;;) if(write(s[1],b,w)<=0) _exit(0); }
-  pin(0); close(s[1]); double t0=now(),x; uint64_t n=0; while((x=now())<t0+secs){ ssize_t r=read(s[0],b,w); if(r<=0)break; n+=r; }
-  close(s[0]); kill(p,9); wait(0);
-  printf("unix write=%zu  %.2f GB/s (%.1f Gbit/s)\n",w,n/(x-t0)/1e9,n*8/(x-t0)/1e9); return 0; }
-static int c2c(size_t n,double secs){
-  struct ctl *c=map(sizeof *c+n,0);
-  if(!fork()){ pin(1); uint8_t *src=malloc(n); memset(src,3,n); uint64_t k=0;
-    while(!atomic_load(&c->stop)){ if(atomic_load_explicit(&c->tail,memory_order_acquire)!=k){_mm_pause();continue;} src[0]=k; memcpy(c->data,src,n); k++; atomic_store_explicit(&c->head,k,memory_order_release);} _exit(0);}
-  pin(0); uint8_t *dst=malloc(n); memset(dst,0,n); uint64_t k=0; double acc=0; double t0=now();
-  while(now()<t0+secs){ while(atomic_load_explicit(&c->head,memory_order_acquire)==k)_mm_pause(); double a=now(); memcpy(dst,c->data,n); asm volatile(""::"r"(dst):"memory"); acc+=now()-a; k++; atomic_store_explicit(&c->tail,k,memory_order_release);}
-  atomic_store(&c->stop,1); wait(0); printf("c2c bytes=%zu  consumer-copy %.2f GB/s\n",n,n*(double)k/acc/1e9); return 0; }
-static int mem(size_t n,double secs){ pin(0); uint8_t *a=aligned_alloc(4096,n),*b=aligned_alloc(4096,n); memset(a,1,n); memset(b,2,n); uint64_t k=0; double t0=now(),x;
-  do{ for(int i=0;i<16;i++,k++){ memcpy(b,a,n); asm volatile(""::"r"(b),"r"(a):"memory"); } }while((x=now())<t0+secs); printf("mem bytes=%zu  %.2f GB/s\n",n,n*(double)k/(x-t0)/1e9); return 0; }
 static int pong(double secs){ struct ctl *c=map(sizeof *c,0);
   if(!fork()){ pin(1); uint64_t k=0; while(!atomic_load_explicit(&c->stop,memory_order_relaxed)){ uint64_t h=atomic_load_explicit(&c->head,memory_order_acquire); if(h!=k){k=h;atomic_store_explicit(&c->tail,k,memory_order_release);} } _exit(0);}
   pin(0); double t0=now(),x; uint64_t k=0; do{ for(int i=0;i<1000;i++){ k++; atomic_store_explicit(&c->head,k,memory_order_release); while(atomic_load_explicit(&c->tail,memory_order_acquire)!=k); } }while((x=now())<t0+secs);
   atomic_store(&c->stop,1); wait(0); printf("pong two-cache-line round trip %.1f ns\n",(x-t0)/k*1e9); return 0; }
 int main(int c,char**v){
   if(c>5&&!strcmp(v[1],"spsc")) return spsc(atol(v[2]),atol(v[3]),atol(v[4]),atof(v[5]),c>6?atoi(v[6]):0);
-  if(c>3&&!strcmp(v[1],"unix")) return unixs(atol(v[2]),atof(v[3]));
-  if(c>3&&!strcmp(v[1],"c2c")) return c2c(atol(v[2]),atof(v[3]));
-  if(c>3&&!strcmp(v[1],"mem")) return mem(atol(v[2]),atof(v[3]));
   if(c>2&&!strcmp(v[1],"pong")) return pong(atof(v[2]));
   fprintf(stderr,"see the head of plain_ring.c\n"); return 2; }

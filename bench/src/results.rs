@@ -264,8 +264,10 @@ pub fn check(reach: &Path, folder: &Path) -> Result<bool, String> {
     Ok(all)
 }
 
+/// Of fewer runs than its figures ask for; a soak is an hour's.
 fn is_quick(results: &Results) -> bool {
-    results.command.split(' ').any(|word| word == "--quick")
+    let says = |asked| results.command.split(' ').any(|word| word == asked);
+    says("--quick") || results.bench == "soak" && !says("--hour")
 }
 
 /// Why results taken at `commit` may not be those of the sources here; `None` = they are,
@@ -345,6 +347,9 @@ mod tests {
         assert!(check(&reach, &results).unwrap_err().contains("quick"));
         save("bulkhead bench a");
         assert!(check(&reach, &results).unwrap());
+        let soaked = |command| Results::now("soak", command, Vec::new());
+        assert!(is_quick(&soaked("bulkhead bench soak")), "half a minute");
+        assert!(!is_quick(&soaked("bulkhead bench soak --hour")));
 
         let git = |words: &[&str]| {
             let mut git = std::process::Command::new("git");

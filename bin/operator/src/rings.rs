@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use stream::reclaim::LOOKS;
 use stream::{CAPACITY, Side};
 
-/// Rings of an endpoint at most, and with that bytes: 2 MiB each and four pages, a gigabyte
+/// Rings of an endpoint at most, and with that bytes: 2 MiB each and a page, a gigabyte
 /// together, of which no page is taken before a program touches it.
 const MOST: u32 = 512;
 /// So many at most, whosever they are, when one is kept that another tenant's program may have.

@@ -1,7 +1,7 @@
 //! Circuits of Bulkhead for programs that know of them.
 //!
 //! A [`Circuit`] is a connection as a `TcpStream` is. Where both its programs use this library,
-//! in endpoints of circuits of one tenant, its bytes go through memory that both have; with
+//! in endpoints of circuits of one tenant, or across an agreement both of whose sides ask for rings, its bytes go through memory that both have; with
 //! anybody else, or outside of Bulkhead, they go by the socket. Nobody has to know which.
 //!
 //! Data can be made and used in place: [`Circuit::reserve`] gives room that is filled and then

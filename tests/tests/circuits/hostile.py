@@ -63,7 +63,11 @@ def told():
                 piece = ctypes.create_string_buffer(struct.pack('QQ', ctypes.addressof(data), 2))
                 message = ctypes.create_string_buffer(struct.pack('QIxxxxQQQQQ', ctypes.addressof(name), 128, ctypes.addressof(piece), 1, 0, 0, 0))
                 lib.recvmsg(s.fileno(), message, 0); said = struct.unpack_from('I', message, 8)[0]
-            print(('client', 'server')[which], call, data.raw, 'secret' if len(name.raw[2:said].strip(b'\0')) >= 8 else 'nobody', flush=True)
+            print(('client', 'server')[which], call, data.raw, 'a name' if len(name.raw[2:said].strip(b'\0')) >= 8 else 'nobody', flush=True)
+            # Whoever hears a name has nothing by it: there nobody can be called past the operator.
+            if said > 2:
+                u = socket.socket(socket.AF_UNIX)
+                at = lib.connect(u.fileno(), name, said); print('calls', at, errno.errorcode.get(ctypes.get_errno()), flush=True)
 
 def lends(path):
     """Gives a listening and a fresh circuit to whoever comes."""

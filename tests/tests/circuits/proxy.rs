@@ -6,7 +6,7 @@ use std::mem::ManuallyDrop;
 use std::process::Command;
 use std::time::Duration;
 
-/// Beside those of circuits: `both`, which has them and a veth, and `box`, which has packets
+/// Beside those of circuits: `both`, which has them and an interface, and `box`, which has packets
 /// alone.
 const BOTH: &str = r#"      - { name: both, subnet: lan, addresses: [10.1.1.13, "fd00:1::13"], attach: { veth: { namespace: {ns}-both, make: true, circuits: {} } } }
       - { name: box, subnet: lan, addresses: [10.1.1.20, "fd00:1::20"], attach: { tap: { namespace: {ns}-box, make: true } } }
@@ -28,8 +28,14 @@ impl std::ops::Deref for Mixed {
 
 /// One whose proxy is there, under these rules.
 pub fn scene(rules: &str) -> Mixed {
+    scene_beside("veth", rules)
+}
+
+/// The same, its circuits beside an interface of this kind.
+fn scene_beside(kind: &str, rules: &str) -> Mixed {
     let prefix = unique("cp");
-    let spec = format!("{OPEN}{BOTH}{rules}").replace("{ns}", &prefix);
+    let both = BOTH.replace("veth", kind);
+    let spec = format!("{OPEN}{both}{rules}").replace("{ns}", &prefix);
     let scene = Scene::of(&spec);
     settled(&scene);
     Mixed { scene, prefix }
@@ -81,8 +87,13 @@ pub fn box_says(scene: &Mixed, line: &str) -> Vec<String> {
 
 #[test]
 fn a_program_with_circuits_and_one_with_packets_reach_each_other() {
-    let scene = scene("");
-    let there = scene.spawn(in_box(&scene, "exec {peer} serve 80"));
+    for kind in ["veth", "tap"] {
+        reach_each_other(&scene_beside(kind, ""));
+    }
+}
+
+fn reach_each_other(scene: &Mixed) {
+    let there = scene.spawn(in_box(scene, "exec {peer} serve 80"));
     there.until("serving");
     // From the endpoint's own address, both families.
     assert_eq!(
@@ -93,23 +104,23 @@ fn a_program_with_circuits_and_one_with_packets_reach_each_other() {
     let here = scene.start("both", "{peer} serve 80 8080", "serving");
     let line = "{peer} try 10.1.1.13,80 fd00:1::13,80 10.1.1.13,8080 10.1.1.13,81";
     assert_eq!(
-        box_says(&scene, line),
+        box_says(scene, line),
         ["10.1.1.20", "fd00:1::20", "10.1.1.20", "ECONNREFUSED"]
     );
     // Circuits among themselves need nobody.
-    kill("STOP", &proxy(&scene).unwrap().to_string());
+    kill("STOP", &proxy(scene).unwrap().to_string());
     assert_eq!(scene.tries("app", "10.1.1.13,80"), ["10.1.1.11"]);
     assert_eq!(
         scene.tries("both", "10.1.1.13,80 127.0.0.1,80"),
         ["10.1.1.13", "127.0.0.1"]
     );
-    kill("CONT", &proxy(&scene).unwrap().to_string());
+    kill("CONT", &proxy(scene).unwrap().to_string());
     // Who has no packets reaches nobody who has nothing else.
     assert_eq!(scene.tries("app", "10.1.1.20,80"), ["EHOSTUNREACH"]);
     // Its port is closed with its program: whoever comes then is the first to know.
     drop(here);
     let limit = Duration::from_secs(10);
-    let refused = |_: &Instance| box_says(&scene, "{peer} try 10.1.1.13,80") == ["ECONNREFUSED"];
+    let refused = |_: &Instance| box_says(scene, "{peer} try 10.1.1.13,80") == ["ECONNREFUSED"];
     assert!(scene.instance.until(limit, refused));
 }
 
