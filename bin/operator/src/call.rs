@@ -1,7 +1,7 @@
 //! One call of a program: its arguments copied, its descriptor taken.
 
 use crate::place;
-use crate::targets::Targets;
+use crate::threads::Targets;
 use circuit::{Endpoint, Family};
 use guard::guard;
 use notify::{Listener, Notification, OpenError, Target};

@@ -6,20 +6,14 @@
 mod acts;
 mod arrives;
 mod cuts;
-mod datagrams;
 mod ended;
 mod gone;
 mod leaves;
-mod links;
-mod messages;
 mod metered;
-mod outside;
-mod reached;
-mod received;
-mod relayed;
+mod proxied;
 mod ring;
-mod spares;
 mod state;
+mod udp;
 
 use crate::call::{Call, Ended};
 use crate::callers::Callers;
@@ -31,10 +25,10 @@ use crate::live::Live;
 use crate::meters::Meters;
 use crate::notes::{Notes, UNBLOCKED};
 use crate::place;
-use crate::relays::{Relays, Said};
+use crate::proxies::{Relays, Said};
 use crate::rings::Rings;
 use crate::sockets::{self, Made};
-use crate::targets::Targets;
+use crate::threads::Targets;
 use crate::turns::{SLOW, Spending, Spent};
 use crate::unclaimed::{By, Unclaimed};
 use crate::waiting::{Waiting, Waits, Why};
@@ -43,17 +37,16 @@ use circuit::{
 };
 use command::verbs::ListFlows;
 use cuts::Hunts;
-use datagrams::Datagrams;
 use guard::guard;
 use image::{CompartmentImage, MappedCompartment};
 use notify::{Listener, Notification};
-use outside::Outside;
 use rustix::io::Errno;
 use shm::{SealedImage, Words};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 use telemetry::drops::DropReason;
+use udp::{Datagrams, Outside};
 use worker::clock::monotonic;
 
 /// Sockets of a compartment at most, and connections that wait to be accepted.

@@ -1,6 +1,6 @@
 //! What there is: the image, endpoints, sockets that live, and what is written of them to the page.
 
-use super::reached::{joins, who_began, who_waits};
+use super::gone::{joins, who_began, who_waits};
 use super::*;
 use seqpacket::Socket;
 use telemetry::operator::DELAYED;

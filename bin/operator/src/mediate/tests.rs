@@ -1,10 +1,10 @@
 use super::*;
 
-mod datagrams;
 mod hunts;
 mod metered;
 mod outside;
 mod ports;
+mod udp;
 
 use crate::decide::tests::{NEAR, WEB, judged, of, tables};
 use image::CompartmentTables;

@@ -15,7 +15,7 @@ const OPEN_ALL: usize = 256;
 
 /// Of which sender each is.
 #[derive(Default)]
-pub(super) struct Spares {
+pub(in crate::mediate) struct Spares {
     by_name: BTreeMap<[u8; 16], u64>,
     /// Each sender's, the oldest first.
     of: BTreeMap<u64, VecDeque<[u8; 16]>>,
@@ -25,7 +25,7 @@ pub(super) struct Spares {
 
 impl Spares {
     /// The sender whose socket has this name.
-    pub(super) fn sender(&self, name: &[u8; 16]) -> Option<u64> {
+    pub(in crate::mediate) fn sender(&self, name: &[u8; 16]) -> Option<u64> {
         self.by_name.get(name).copied()
     }
 
@@ -42,7 +42,7 @@ impl Spares {
     }
 
     /// Nothing is known of other senders any more.
-    pub(super) fn retain(&mut self, is_known: impl Fn(u64) -> bool) {
+    pub(in crate::mediate) fn retain(&mut self, is_known: impl Fn(u64) -> bool) {
         self.of.retain(|sender, _| is_known(*sender));
         self.by_name.retain(|_, sender| is_known(*sender));
     }
@@ -50,7 +50,12 @@ impl Spares {
 
 impl Mediator {
     /// Sends a datagram from a socket of this process to who has this name.
-    pub(super) fn by_spare(&mut self, sender: u64, data: &[u8], to: [u8; 16]) -> Result<(), Errno> {
+    pub(in crate::mediate) fn by_spare(
+        &mut self,
+        sender: u64,
+        data: &[u8],
+        to: [u8; 16],
+    ) -> Result<(), Errno> {
         let spares = &mut self.datagrams.spares;
         let own = spares.open.get(&sender);
         let fits = |fd: &&OwnedFd| sockets::fits(fd, data.len(), 1);
@@ -79,7 +84,7 @@ impl Mediator {
 
     /// All that a socket may have under way lies unread: who hears it alone and was sent most
     /// loses what waits there, one after another until there is room. Bound: [`super::datagrams::WAYS`].
-    pub(super) fn free_room(&mut self, cookie: u64, fd: &OwnedFd) {
+    pub(in crate::mediate) fn free_room(&mut self, cookie: u64, fd: &OwnedFd) {
         let hears_it_alone = |receiver: u64, way: &Way| {
             let back = self.table.socket(receiver).and_then(circuit::Socket::way);
             back.is_some_and(|back| back.remote == way.local) || !guard!("circuits-drains-own")

@@ -17,7 +17,12 @@ const SEARCHED: usize = 4;
 
 impl Mediator {
     /// Has what a connected socket sends natively go to who hears it now.
-    pub(super) fn link(&mut self, fd: &OwnedFd, to: u32, way: &Way) -> Result<(), Errno> {
+    pub(in crate::mediate) fn link(
+        &mut self,
+        fd: &OwnedFd,
+        to: u32,
+        way: &Way,
+    ) -> Result<(), Errno> {
         let own = sockets::name(fd);
         let mut freed = false;
         for _ in 0..TRIES {
@@ -67,13 +72,13 @@ impl Mediator {
     }
 
     /// It is connected to nobody, or elsewhere.
-    pub(super) fn unlinks(&mut self, cookie: u64) {
+    pub(in crate::mediate) fn unlinks(&mut self, cookie: u64) {
         self.datagrams.settles(cookie);
         self.table.link(cookie, None);
     }
 
     /// It is linked to an endpoint's.
-    pub(super) fn links(&mut self, cookie: u64, to: u32) {
+    pub(in crate::mediate) fn links(&mut self, cookie: u64, to: u32) {
         self.datagrams.settles(cookie);
         self.table.link(cookie, self.id_of(to));
         let carrier = self.table.socket(cookie).map(Socket::carrier);
@@ -84,7 +89,7 @@ impl Mediator {
 
     /// An endpoint's programs are left behind, perhaps with sockets that others' are linked to: those are cut, or linked
     /// to whose the address is.
-    pub(super) fn unlinks_from(&mut self, slot: u32) {
+    pub(in crate::mediate) fn unlinks_from(&mut self, slot: u32) {
         let Some(id) = self.id_of(slot) else { return };
         let all = self.table.all().filter(|it| it.linked() == Some(id));
         let all: Vec<u64> = all.map(Socket::cookie).collect();
@@ -94,28 +99,28 @@ impl Mediator {
     }
 
     /// The number that a slot's endpoint has for as long as there is one.
-    pub(super) fn id_of(&self, slot: u32) -> Option<u32> {
+    pub(in crate::mediate) fn id_of(&self, slot: u32) -> Option<u32> {
         let image = self.image.as_ref().map(MappedCompartment::image)?;
         let at = image.endpoint_by_slot(slot)? as usize;
         Some(image.endpoints().get(at)?.id)
     }
 
     /// Whether it is linked to another endpoint's than this one's.
-    pub(super) fn is_elsewhere(&self, cookie: u64, to: u32) -> bool {
+    pub(in crate::mediate) fn is_elsewhere(&self, cookie: u64, to: u32) -> bool {
         let linked = self.table.socket(cookie).and_then(Socket::linked);
         linked.is_some_and(|it| Some(it) != self.id_of(to)) && guard!("circuits-linked-to")
     }
 
     /// Links those anew that are connected to the port of a socket of which something changed,
     /// where they may still send.
-    pub(super) fn link_again(&mut self, slot: u32, cookie: u64) {
+    pub(in crate::mediate) fn link_again(&mut self, slot: u32, cookie: u64) {
         if let Some(port) = self.table.socket(cookie).map(|it| it.local().port) {
             self.link_all(slot, port);
         }
     }
 
     /// Those that are cut and connected to where this was sent from may answer it now.
-    pub(super) fn link_answerers(&mut self, slot: u32, way: &Way) {
+    pub(in crate::mediate) fn link_answerers(&mut self, slot: u32, way: &Way) {
         let (back, unlinked) = (back(way), [&self.datagrams.cut, &self.datagrams.doubted]);
         let all = self.table.connected_to(way.local.port);
         let all = all.filter(|it| it.way() == Some(back)).map(Socket::cookie);
@@ -129,7 +134,7 @@ impl Mediator {
     }
 
     /// Bound: as many as are linked at a time; others are when nobody calls, or with each call.
-    pub(super) fn link_all(&mut self, slot: u32, port: u16) {
+    pub(in crate::mediate) fn link_all(&mut self, slot: u32, port: u16) {
         let late = self.table.connected_to(port).map(Socket::cookie);
         self.datagrams
             .late
@@ -201,7 +206,7 @@ impl Mediator {
     }
 
     /// Looks for those that send to nobody, to be linked where they are found.
-    pub(super) fn seek_all(&mut self, mut sought: Vec<Socket>) {
+    pub(in crate::mediate) fn seek_all(&mut self, mut sought: Vec<Socket>) {
         sought.retain(|it| !self.is_hunted(it.cookie()));
         self.datagrams.cut.extend(sought.iter().map(Socket::cookie));
         self.cut(
@@ -213,7 +218,7 @@ impl Mediator {
     }
 
     /// What they send natively goes to nobody, until they may again.
-    pub(super) fn cut_all(&mut self, sockets: &[Socket]) {
+    pub(in crate::mediate) fn cut_all(&mut self, sockets: &[Socket]) {
         let cut = &mut self.datagrams.cut;
         let new: Vec<Socket> = sockets
             .iter()
@@ -227,7 +232,11 @@ impl Mediator {
 
     /// Copies of sockets, by cookie: from where they were seen, else from any thread of their
     /// endpoint that has called, at these numbers. Each thread's are looked through once.
-    pub(super) fn taken(&self, sockets: &[Socket], numbers: Range<i32>) -> BTreeMap<u64, OwnedFd> {
+    pub(in crate::mediate) fn taken(
+        &self,
+        sockets: &[Socket],
+        numbers: Range<i32>,
+    ) -> BTreeMap<u64, OwnedFd> {
         let (mut taken, mut wanted) = (BTreeMap::new(), BTreeMap::new());
         for socket in sockets {
             match self.at_place(socket) {
@@ -258,7 +267,7 @@ impl Mediator {
 
     /// Links all anew that are not cut: the operator before may have died between a change and
     /// what follows from it. Who is linked rightly is not changed.
-    pub(super) fn link_everybody(&mut self) {
+    pub(in crate::mediate) fn link_everybody(&mut self) {
         let joined: Vec<(Socket, u32, Way)> = self
             .table
             .all()
@@ -275,7 +284,7 @@ impl Mediator {
     }
 
     /// Cuts and joins again those that are connected, by what the image allows now.
-    pub(super) fn review_datagrams(&mut self) {
+    pub(in crate::mediate) fn review_datagrams(&mut self) {
         let connected: Vec<(Socket, Way)> = self
             .table
             .all()

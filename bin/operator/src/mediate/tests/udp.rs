@@ -151,7 +151,7 @@ fn connected_sockets_that_may_send_no_more_are_cut_until_they_may() {
 fn what_nobody_heard_of_is_kept_within_bounds() {
     let mut datagrams = Datagrams::default();
     for cookie in 0..64 {
-        let taken = || crate::mediate::datagrams::Taken {
+        let taken = || crate::mediate::udp::Taken {
             data: vec![0; 256 << 10],
             length: 256 << 10,
             name: None,

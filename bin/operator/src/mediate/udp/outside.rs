@@ -6,7 +6,7 @@
 
 use super::datagrams::{TRIES, hash};
 use super::*;
-use crate::relays::is_loopback;
+use crate::proxies::is_loopback;
 use circuit::{Family, Ip, Socket, Way};
 use command::Message;
 use command::verbs::{Convey, Hear, Heard, Part, Quiet, Unhear};
@@ -30,7 +30,7 @@ struct Far {
 
 /// What leads outside.
 #[derive(Default)]
-pub(super) struct Outside {
+pub(in crate::mediate) struct Outside {
     /// Endpoints that have a proxy, though it may be gone for a moment.
     led: BTreeSet<u32>,
     far: BTreeMap<u64, Far>,
@@ -45,28 +45,28 @@ pub(super) struct Outside {
 
 impl Outside {
     /// Whether something is to be said to a proxy again before long.
-    pub(super) fn is_late(&self) -> bool {
+    pub(in crate::mediate) fn is_late(&self) -> bool {
         !self.late.is_empty()
     }
 
     /// The way of what came from who has this name.
-    pub(super) fn came_by(&self, name: &[u8; 16]) -> Option<Way> {
+    pub(in crate::mediate) fn came_by(&self, name: &[u8; 16]) -> Option<Way> {
         self.by_name.get(name).map(back)
     }
 
     /// Whether a socket has a far one this way.
-    pub(super) fn leads(&self, cookie: u64, way: &Way) -> bool {
+    pub(in crate::mediate) fn leads(&self, cookie: u64, way: &Way) -> bool {
         self.by_way.contains_key(&(cookie, *way))
     }
 
     /// A slot's endpoint has none any more, for good.
-    pub(super) fn closes(&mut self, slot: u32) {
+    pub(in crate::mediate) fn closes(&mut self, slot: u32) {
         self.led.remove(&slot);
         self.forget(slot);
     }
 
     /// Its proxy is gone, and what it had.
-    pub(super) fn forget(&mut self, slot: u32) {
+    pub(in crate::mediate) fn forget(&mut self, slot: u32) {
         let of: Vec<u64> = self.of(slot).map(|(id, _)| id).collect();
         for id in of {
             self.remove(id);
@@ -110,7 +110,7 @@ impl Mediator {
     /// Whether what goes this way leaves circuits: a proxy leads on, and nobody who has circuits
     /// has the address; or who has a proxy too, and no such socket, where a program without
     /// circuits may be.
-    pub(super) fn is_outside(&self, slot: u32, way: &Way) -> bool {
+    pub(in crate::mediate) fn is_outside(&self, slot: u32, way: &Way) -> bool {
         let is_led = |slot: u32| self.outside.led.contains(&slot);
         is_led(slot)
             && match self.located(slot, way) {
@@ -124,7 +124,7 @@ impl Mediator {
 
     /// The same of a connected socket. An operator that starts is told of its endpoints one by one: to whose it is linked has
     /// circuits.
-    pub(super) fn is_led_out(&self, socket: &Socket, way: &Way) -> bool {
+    pub(in crate::mediate) fn is_led_out(&self, socket: &Socket, way: &Way) -> bool {
         let slot = socket.endpoint();
         let is_there = self.located(slot, way).is_ok_and(|to| {
             let is_told = self.limits.contains_key(&to) || !guard!("circuits-outside-told");
@@ -135,7 +135,7 @@ impl Mediator {
 
     /// Sends it by the endpoint's proxy. Where there is none at the moment, or no room, it is
     /// gone.
-    pub(super) fn deliver_outside(
+    pub(in crate::mediate) fn deliver_outside(
         &mut self,
         (cookie, fd): (u64, &OwnedFd),
         way: &Way,
@@ -162,7 +162,7 @@ impl Mediator {
     }
 
     /// Has what a connected socket sends natively go to its proxy.
-    pub(super) fn link_outside(
+    pub(in crate::mediate) fn link_outside(
         &mut self,
         fd: &OwnedFd,
         cookie: u64,
@@ -294,7 +294,7 @@ impl Mediator {
     }
 
     /// A proxy did not listen, being told much at once: it is told again.
-    pub(super) fn tell_later(&mut self, cookie: u64) {
+    pub(in crate::mediate) fn tell_later(&mut self, cookie: u64) {
         let slot = self.table.socket(cookie).map(Socket::endpoint);
         if slot.is_some_and(|slot| self.relays.has(slot)) && guard!("circuits-late-outside") {
             self.outside.late.insert(cookie);
@@ -302,7 +302,7 @@ impl Mediator {
     }
 
     /// Says again what proxies had no ear for.
-    pub(super) fn outside_tick(&mut self) {
+    pub(in crate::mediate) fn outside_tick(&mut self) {
         let late = std::mem::take(&mut self.outside.late);
         let late = late.iter().filter_map(|it| self.table.socket(*it).copied());
         let late: Vec<Socket> = late.collect();
@@ -312,7 +312,7 @@ impl Mediator {
     }
 
     /// A socket has a port: others send there, by packets too.
-    pub(super) fn hear_bound(&mut self, cookie: u64) {
+    pub(in crate::mediate) fn hear_bound(&mut self, cookie: u64) {
         let Some(socket) = self.table.socket(cookie).copied() else {
             return;
         };
@@ -342,7 +342,7 @@ impl Mediator {
     }
 
     /// Somebody new sends to a program by packets, which its switch has judged.
-    pub(super) fn heard_outside(&mut self, slot: u32, body: &Heard) {
+    pub(in crate::mediate) fn heard_outside(&mut self, slot: u32, body: &Heard) {
         let end = |ip, port: u32| Endpoint {
             ip,
             port: port as u16,
@@ -366,7 +366,7 @@ impl Mediator {
 
     /// Nothing is conveyed for a socket: it ends with the program's, or when that is connected
     /// elsewhere.
-    pub(super) fn quiet_outside(&mut self, slot: u32, body: &Quiet) {
+    pub(in crate::mediate) fn quiet_outside(&mut self, slot: u32, body: &Quiet) {
         let is_of = |this: &Mediator| {
             this.outside
                 .far
@@ -392,7 +392,7 @@ impl Mediator {
     }
 
     /// What no socket has any more leads nowhere, and is not heard.
-    pub(super) fn settle_outside(&mut self) {
+    pub(in crate::mediate) fn settle_outside(&mut self) {
         let gone = self.outside.far.iter();
         let gone = gone.filter(|(_, far)| self.table.socket(far.cookie).is_none());
         let gone: Vec<u64> = gone.map(|(id, _)| *id).collect();
@@ -418,7 +418,7 @@ impl Mediator {
 
     /// A slot's endpoint has a proxy, or another one: it hears for all that are bound, and who is
     /// connected to somebody outside is linked to it.
-    pub(super) fn lead_outside(&mut self, slot: u32) {
+    pub(in crate::mediate) fn lead_outside(&mut self, slot: u32) {
         self.outside.forget(slot);
         self.outside.led.insert(slot);
         self.sweep();
@@ -455,7 +455,7 @@ impl Mediator {
 
     /// Links those that are connected to somebody outside, wherever their programs have them; one that is not found is looked
     /// for if it `seeks`, or is linked inside.
-    pub(super) fn join_outside(&mut self, sockets: &[Socket], seeks: bool) {
+    pub(in crate::mediate) fn join_outside(&mut self, sockets: &[Socket], seeks: bool) {
         let numbers = notify::filter::MEDIATED;
         let fds = self.taken(
             sockets,

@@ -18,7 +18,7 @@ impl Mediator {
     }
 
     /// How long nothing is to be done about those that wait; `None`: for as long as may be.
-    pub(super) fn receivers_sleep(&self) -> Option<Timespec> {
+    pub(in crate::mediate) fn receivers_sleep(&self) -> Option<Timespec> {
         let receivers = self.datagrams.receivers.sleep(Instant::now());
         let unclaimed = self.is_to_look().then_some(LOOK);
         const SOON: Duration = Duration::from_millis(5);
@@ -144,7 +144,7 @@ impl Mediator {
 
     /// Datagrams from this socket that found no room at their receiver's: counted on the sender, as a switch
     /// does.
-    pub(super) fn finds_no_room(&self, cookie: u64, datagrams: u64) {
+    pub(in crate::mediate) fn finds_no_room(&self, cookie: u64, datagrams: u64) {
         if let (Some(notes), Some(socket)) = (&self.notes, self.table.socket(cookie))
             && guard!("circuits-queue-full")
         {
@@ -153,14 +153,14 @@ impl Mediator {
     }
 
     /// Those of an endpoint that a signal ended are forgotten at once: of others' a port is not.
-    pub(super) fn receivers_ended_of(&mut self, slot: u32, find: Find<'_>) {
+    pub(in crate::mediate) fn receivers_ended_of(&mut self, slot: u32, find: Find<'_>) {
         let receivers = &mut self.datagrams.receivers;
         for ended in receivers.ended_of(slot, |it| waits(it, find)) {
             self.done_with(ended.note);
         }
     }
 
-    pub(super) fn receivers_gone(&mut self, program: u32) {
+    pub(in crate::mediate) fn receivers_gone(&mut self, program: u32) {
         let receivers = &mut self.datagrams.receivers;
         for ended in receivers.gone(program) {
             self.done_with(ended.note);
@@ -170,7 +170,7 @@ impl Mediator {
     /// Puts a datagram socket at the highest free number at which messages are mediated, and
     /// answers with it; whether it was heard. What another thread opens meanwhile is at the
     /// lowest free number, so seldom here.
-    pub(super) fn put_datagram(
+    pub(in crate::mediate) fn put_datagram(
         &mut self,
         call: &Notification,
         listener: &Listener,

@@ -2,7 +2,7 @@
 
 use super::datagrams::{TRIES, Taken, WAYS, hash};
 use super::*;
-use crate::message::{Came as Received, LONGEST, Message, hops, packet_info};
+use crate::msghdr::{Came as Received, LONGEST, Message, hops, packet_info};
 use circuit::{Options, Socket, Way};
 
 /// Messages of one sendmmsg or recvmmsg; the program is told that it were so many.
@@ -14,7 +14,12 @@ const BATCH_BYTES: usize = 1 << 20;
 const ROOM: usize = 256 << 10;
 
 impl Mediator {
-    pub(super) fn send(&mut self, slot: u32, cookie: u64, call: &Call<'_>) -> Result<Came, Errno> {
+    pub(in crate::mediate) fn send(
+        &mut self,
+        slot: u32,
+        cookie: u64,
+        call: &Call<'_>,
+    ) -> Result<Came, Errno> {
         let [_, at, by_message, by_plain, ..] = call.arguments();
         let (message, flags) = match call.is(libc::SYS_sendto) {
             true => (Message::plain(call)?, by_plain),
@@ -24,7 +29,7 @@ impl Mediator {
         Ok(Came::To(Ok(sent as i64)))
     }
 
-    pub(super) fn send_many(
+    pub(in crate::mediate) fn send_many(
         &mut self,
         slot: u32,
         cookie: u64,
@@ -163,7 +168,11 @@ impl Mediator {
             .is_some_and(|fd| sockets::sends(&fd, data, receiver.name()).is_ok())
     }
 
-    pub(super) fn receive(&mut self, cookie: u64, call: &mut Call<'_>) -> Result<Came, Errno> {
+    pub(in crate::mediate) fn receive(
+        &mut self,
+        cookie: u64,
+        call: &mut Call<'_>,
+    ) -> Result<Came, Errno> {
         let [_, at, by_message, others, ..] = call.arguments();
         let flags = match call.is(libc::SYS_recvmsg) {
             true => by_message,

@@ -1,9 +1,9 @@
 //! UDP sockets: made, bound, connected; and whom each may send to.
 
-use super::acts::leaving;
 use super::gone::Gone;
 use super::spares::Spares;
 use super::*;
+use crate::mediate::acts::leaving;
 use crate::receivers::Receivers;
 use crate::tally::Seen;
 use circuit::{Ip, Named, Socket, Way};
@@ -16,13 +16,13 @@ use std::time::{Duration, Instant};
 const ASKED: usize = 64;
 const ANSWERS: Duration = Duration::from_secs(300);
 /// Ways of what was sent, and sockets that are gone, that are remembered to tell of them.
-pub(super) const WAYS: usize = 8192;
+pub(in crate::mediate) const WAYS: usize = 8192;
 /// Sockets with datagrams of calls that a signal ended, and such datagrams of one.
 const UNHEARD: usize = 64;
 /// Bytes of all that is kept so.
 const UNHEARD_BYTES: usize = 4 << 20;
 /// Receivers that turn out to be gone while one is looked for.
-pub(super) const TRIES: usize = 16;
+pub(in crate::mediate) const TRIES: usize = 16;
 
 /// What was judged of whom a socket sent to.
 #[derive(Clone, Copy)]
@@ -33,42 +33,42 @@ struct Judged {
 }
 
 /// A datagram that was taken for a program.
-pub(super) struct Taken {
+pub(in crate::mediate) struct Taken {
     /// What there was room for, of so many bytes, from who has this name.
-    pub(super) data: Vec<u8>,
-    pub(super) length: usize,
-    pub(super) name: Option<[u8; 16]>,
+    pub(in crate::mediate) data: Vec<u8>,
+    pub(in crate::mediate) length: usize,
+    pub(in crate::mediate) name: Option<[u8; 16]>,
 }
 
 /// What is known of datagram sockets beside the table: nothing that a successor must know.
 #[derive(Default)]
-pub(super) struct Datagrams {
-    pub(super) receivers: Receivers,
-    pub(super) epoch: u64,
+pub(in crate::mediate) struct Datagrams {
+    pub(in crate::mediate) receivers: Receivers,
+    pub(in crate::mediate) epoch: u64,
     judged: BTreeMap<u64, BTreeMap<Way, Judged>>,
     /// The way of what a receiver was last sent by a sender, and how much since it was looked at.
-    pub(super) ways: BTreeMap<(u64, u64), (Way, u32)>,
-    pub(super) gone: Gone,
-    pub(super) spares: Spares,
+    pub(in crate::mediate) ways: BTreeMap<(u64, u64), (Way, u32)>,
+    pub(in crate::mediate) gone: Gone,
+    pub(in crate::mediate) spares: Spares,
     /// Connected to a port at which something changed, of this endpoint, and not yet linked anew.
-    pub(super) late: BTreeSet<(u64, u32)>,
+    pub(in crate::mediate) late: BTreeSet<(u64, u32)>,
     /// Connected where they may not send any more: cut, or looked for to be.
-    pub(super) cut: BTreeSet<u64>,
+    pub(in crate::mediate) cut: BTreeSet<u64>,
     /// Those that may be linked, or not: linked again with the next change of the rules, if they may.
-    pub(super) doubted: BTreeSet<u64>,
+    pub(in crate::mediate) doubted: BTreeSet<u64>,
     /// Taken by the call that is being done, and by those that a signal ended before they heard
     /// of it: these are for the next call.
-    pub(super) taken: Vec<(u64, Taken)>,
-    pub(super) unheard: BTreeMap<u64, VecDeque<Taken>>,
+    pub(in crate::mediate) taken: Vec<(u64, Taken)>,
+    pub(in crate::mediate) unheard: BTreeMap<u64, VecDeque<Taken>>,
     /// Shut for sending.
-    pub(super) shut: BTreeSet<u64>,
+    pub(in crate::mediate) shut: BTreeSet<u64>,
     /// Connected, and sent to nobody: that is told with the next call.
-    pub(super) refused: BTreeSet<u64>,
+    pub(in crate::mediate) refused: BTreeSet<u64>,
 }
 
 impl Datagrams {
     /// The call that is being done was not heard of.
-    pub(super) fn not_heard(&mut self) {
+    pub(in crate::mediate) fn not_heard(&mut self) {
         let kept = self.unheard.values().flatten();
         let mut bytes: usize = kept.map(|taken| taken.data.len()).sum();
         for (cookie, taken) in self.taken.drain(..) {
@@ -87,12 +87,12 @@ impl Datagrams {
     }
 
     /// It waits for the next call again, before what waits besides.
-    pub(super) fn keep(&mut self, cookie: u64, taken: Taken) {
+    pub(in crate::mediate) fn keep(&mut self, cookie: u64, taken: Taken) {
         self.unheard.entry(cookie).or_default().push_front(taken);
     }
 
     /// What waits for the next call.
-    pub(super) fn kept(&mut self, cookie: u64) -> Option<Taken> {
+    pub(in crate::mediate) fn kept(&mut self, cookie: u64) -> Option<Taken> {
         let all = self.unheard.get_mut(&cookie)?;
         let first = all.pop_front();
         if all.is_empty() {
@@ -102,7 +102,7 @@ impl Datagrams {
     }
 
     /// Of sockets that do not live nothing more is known, of those without a record either.
-    pub(super) fn retain(&mut self, live: &BTreeSet<u64>) {
+    pub(in crate::mediate) fn retain(&mut self, live: &BTreeSet<u64>) {
         // What those sent that are gone may still wait, as long as they are remembered.
         let gone: BTreeSet<u64> = self.gone.all().map(Socket::cookie).collect();
         self.spares
@@ -124,13 +124,13 @@ impl Datagrams {
     }
 
     /// It is where it is to be.
-    pub(super) fn settles(&mut self, cookie: u64) {
+    pub(in crate::mediate) fn settles(&mut self, cookie: u64) {
         self.cut.remove(&cookie);
         self.doubted.remove(&cookie);
     }
 
     /// Sockets are gone: what they sent may still lie in a queue, and be answered.
-    pub(super) fn forget(&mut self, gone: &[Socket]) {
+    pub(in crate::mediate) fn forget(&mut self, gone: &[Socket]) {
         for socket in gone {
             let cookie = socket.cookie();
             self.settles(cookie);
@@ -151,7 +151,7 @@ impl Datagrams {
 }
 
 impl Mediator {
-    pub(super) fn make_datagram(
+    pub(in crate::mediate) fn make_datagram(
         &mut self,
         slot: u32,
         family: circuit::Family,
@@ -168,7 +168,7 @@ impl Mediator {
     }
 
     /// A call about a datagram socket, if UDP's differs from TCP's.
-    pub(super) fn perform_datagram(
+    pub(in crate::mediate) fn perform_datagram(
         &mut self,
         slot: u32,
         cookie: u64,
@@ -286,7 +286,7 @@ impl Mediator {
         Ok(())
     }
 
-    pub(super) fn bind_by_use(&mut self, cookie: u64) -> Result<(), Errno> {
+    pub(in crate::mediate) fn bind_by_use(&mut self, cookie: u64) -> Result<(), Errno> {
         let chance = chance::number();
         let bind = |this: &mut Mediator| this.table.bind_by_use(cookie, chance);
         self.once_swept(circuit::Errno::EAGAIN, bind)
@@ -294,7 +294,7 @@ impl Mediator {
     }
 
     /// A socket that turned out to be gone.
-    pub(super) fn lost(&mut self, cookie: u64) {
+    pub(in crate::mediate) fn lost(&mut self, cookie: u64) {
         let gone: Vec<Socket> = self.table.socket(cookie).copied().into_iter().collect();
         self.datagrams.forget(&gone);
         let _ = self.table.closed(cookie);
@@ -312,7 +312,7 @@ impl Mediator {
     }
 
     /// The slot of the endpoint that something goes to, whether it may or not.
-    pub(super) fn located(&self, slot: u32, way: &Way) -> Result<u32, Errno> {
+    pub(in crate::mediate) fn located(&self, slot: u32, way: &Way) -> Result<u32, Errno> {
         if self.table.destination(slot, &way.remote.ip) == Some(slot) {
             return Ok(slot);
         }
@@ -326,7 +326,7 @@ impl Mediator {
     /// The slot of the endpoint that a socket may send to: by the rules, or as an answer to
     /// whom it is asked by. `None`: it is an answer to who is gone, and gets nowhere; who sends it
     /// could not know.
-    pub(super) fn may_send(
+    pub(in crate::mediate) fn may_send(
         &mut self,
         slot: u32,
         cookie: u64,
@@ -383,13 +383,13 @@ impl Mediator {
 
     /// How many a socket is known to have sent to.
     #[cfg(test)]
-    pub(super) fn asked_by(&self, cookie: u64) -> usize {
+    pub(in crate::mediate) fn asked_by(&self, cookie: u64) -> usize {
         self.datagrams.judged.get(&cookie).map_or(0, BTreeMap::len)
     }
 
     /// It has sent nothing for so long that who answers may not.
     #[cfg(test)]
-    pub(super) fn falls_silent(&mut self, cookie: u64) {
+    pub(in crate::mediate) fn falls_silent(&mut self, cookie: u64) {
         for judged in self
             .datagrams
             .judged
@@ -402,7 +402,7 @@ impl Mediator {
     }
 
     /// The same, judged anew; and whether it is an answer.
-    pub(super) fn judge(&self, slot: u32, way: &Way) -> Result<(u32, bool), Errno> {
+    pub(in crate::mediate) fn judge(&self, slot: u32, way: &Way) -> Result<(u32, bool), Errno> {
         let (decided, is_answer) = self.judged(slot, way)?;
         Ok((decided.slot, is_answer))
     }
@@ -462,7 +462,7 @@ impl Mediator {
 }
 
 /// The way of an answer.
-pub(super) fn back(way: &Way) -> Way {
+pub(in crate::mediate) fn back(way: &Way) -> Way {
     Way {
         local: way.remote,
         remote: way.local,
@@ -471,7 +471,7 @@ pub(super) fn back(way: &Way) -> Way {
 
 /// Of a group that shares a port one is picked by the way, so that what belongs together goes
 /// to one (FNV-1a).
-pub(super) fn hash(way: &Way) -> u32 {
+pub(in crate::mediate) fn hash(way: &Way) -> u32 {
     let port = |port: u16| port.to_ne_bytes();
     let ends: [&Ip; 2] = [&way.local.ip, &way.remote.ip];
     let ports = [port(way.local.port), port(way.remote.port)].concat();

@@ -1,0 +1,17 @@
+//! Calls at datagram sockets.
+//!
+//! A connected pair is linked, and its data pass no process of ours (`links`); what has each its own
+//! destination or source goes by this one (`calls`), kept where nobody reads yet (`spares`), and who waits for
+//! some is `waiting`. To and from who has packets it goes by a proxy (`outside`).
+
+mod calls;
+mod datagrams;
+mod gone;
+mod links;
+mod outside;
+mod spares;
+mod waiting;
+
+use super::*;
+pub(super) use datagrams::{Datagrams, Taken};
+pub(super) use outside::Outside;
