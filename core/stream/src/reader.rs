@@ -7,9 +7,12 @@ use ring::{
     Breach, ConsumerMemory, ConsumerWord, Doorbell, Geometry, ProducerWord, StreamConsumer,
 };
 
-/// Tokens that are taken at once at most: an honest writer never has more than a few there, one
-/// for each sleep that was announced before the last were taken.
-const TOKENS: usize = 8;
+/// Tokens that are taken at once at most: an honest writer never has as many there, one
+/// for each sleep that was announced before the last were taken ([`EARLY`], [`LEFT`]) and two of then.
+const TOKENS: usize = 24;
+/// Sleeps that are announced at most, and come to nothing for there is something by then, before the
+/// tokens that they may have brought are taken, but for one.
+const LEFT: usize = 8;
 /// Sleeps that are announced at most while what comes first is still in the socket.
 const EARLY: u32 = 3;
 /// Bytes at most that a socket can hold, far more than any does.
@@ -48,6 +51,7 @@ pub struct Reader<M> {
     heads: u64,
     head: Head,
     early: u32,
+    left: usize,
     failed: Option<Stop>,
 }
 
@@ -68,6 +72,7 @@ impl<M: ConsumerMemory> Reader<M> {
             heads: 0,
             head: Head::default(),
             early: 0,
+            left: 0,
             failed: None,
         }
     }
@@ -363,6 +368,12 @@ impl<M: ConsumerMemory> Reader<M> {
     fn wait(&mut self, line: &impl Line) -> Result<bool, Stop> {
         for _ in 0..TOKENS {
             if !self.ring.arm()? {
+                // Who answers in the same moment, each time, leaves a token each time, and nobody looks.
+                self.left += 1;
+                if self.left >= LEFT && guard!("stream-left") {
+                    self.left = 0;
+                    self.leaves_one(line)?;
+                }
                 return Ok(true);
             }
             // Announced by now: what is published from here on has a token of this number. One
@@ -374,9 +385,24 @@ impl<M: ConsumerMemory> Reader<M> {
         self.close(Breach::DoorbellFlood)
     }
 
+    /// Of the tokens that are there one is left, for there is something in the ring.
+    fn leaves_one(&mut self, line: &impl Line) -> Result<(), Stop> {
+        let mut bytes = [0; 2 * TOKENS];
+        let (0, Ok(there)) = (self.head.taken(), line.look(&mut bytes)) else {
+            return Ok(());
+        };
+        let (tokens, _) = bytes.get(..there).unwrap_or_default().as_chunks();
+        let tokens = tokens.iter().take_while(|[kind, _]| *kind == TOKEN);
+        match tokens.count() {
+            0 | 1 => Ok(()),
+            more => self.took(line, 2 * (more - 1)),
+        }
+    }
+
     /// Takes tokens of before. `None`: that of now is there already, and yet the ring is empty:
     /// it was rung for what is read by now.
     fn frames(&mut self, line: &impl Line) -> Result<Option<bool>, Stop> {
+        self.left = 0;
         for _ in 0..TOKENS {
             if let Some(stop) = self.failed {
                 return Err(stop);
@@ -435,7 +461,7 @@ impl<M: ConsumerMemory> Reader<M> {
 
     /// Bytes that were looked at are taken.
     fn took(&mut self, line: &impl Line, n: usize) -> Result<(), Stop> {
-        let mut bytes = [0; HEAD];
+        let mut bytes = [0; 2 * TOKENS];
         match line.take(bytes.get_mut(..n).unwrap_or_default())? {
             taken if taken == n => {
                 self.heads = self.heads.wrapping_add(n as u64);

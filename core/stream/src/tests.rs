@@ -20,6 +20,8 @@ struct Shared {
     joins_at: Cell<u32>,
     /// How often the data were given back.
     given_back: Cell<u32>,
+    /// What happens when a sleep is announced, before it is looked whether there is something.
+    announced: RefCell<Option<Box<dyn FnMut()>>>,
 }
 
 #[derive(Clone)]
@@ -33,6 +35,7 @@ impl Memory {
             data: RefCell::new([0; CAPACITY]),
             joins_at: Cell::new(0),
             given_back: Cell::new(0),
+            announced: RefCell::new(None),
         }))
     }
 }
@@ -80,7 +83,13 @@ impl ConsumerMemory for Memory {
             *byte = self.0.data.borrow()[(at + n) % CAPACITY];
         }
     }
-    fn fence(&self) {}
+    fn fence(&self) {
+        if self.own(ConsumerWord::Armed) != 0
+            && let Some(happens) = &mut *self.0.announced.borrow_mut()
+        {
+            happens();
+        }
+    }
 }
 
 /// A socket that takes so many bytes, and so many at once.
@@ -420,6 +429,27 @@ fn a_count_that_was_never_sent_is_a_breach() {
     let dead = Err(Stop::Peer(Breach::Count));
     assert_eq!(read(&mut reader, &pipe, 3), dead);
     assert_eq!(read(&mut reader, &pipe, 3), dead);
+}
+
+#[test]
+fn what_comes_while_a_sleep_is_announced_leaves_few_tokens() {
+    let pipe = Rc::new(Pipe::of(1000));
+    let (memory, mut writer, mut reader) = switched(&pipe);
+    let to = Rc::clone(&pipe);
+    let writes = move || assert_eq!(writer.write(&*to, b"x", Full::Spills), Ok(1));
+    *memory.0.announced.borrow_mut() = Some(Box::new(writes));
+    for _ in 0..1000 {
+        assert_eq!(read(&mut reader, &pipe, 9), Ok(b"x".to_vec()));
+        // Who polls finds it readable, for there may be more than was read.
+        let tokens = pipe.holds().len() / 2;
+        assert!((1..=9).contains(&tokens), "{tokens}");
+    }
+    let writes = memory.0.announced.take();
+    assert_eq!(read(&mut reader, &pipe, 9), Err(Stop::Blocked));
+    assert_eq!(pipe.holds(), []);
+    writes.unwrap()();
+    assert!(pipe.is_readable());
+    assert_eq!(read(&mut reader, &pipe, 9), Ok(b"x".to_vec()));
 }
 
 #[test]
