@@ -13,5 +13,7 @@ mod spares;
 mod waiting;
 
 use super::*;
-pub(super) use datagrams::{Datagrams, Taken};
+pub(super) use datagrams::Datagrams;
+#[cfg(test)]
+pub(super) use datagrams::Taken;
 pub(super) use outside::Outside;
