@@ -48,6 +48,8 @@ mod scene;
 mod scope;
 #[path = "circuits/services.rs"]
 mod services;
+#[path = "circuits/slow.rs"]
+mod slow;
 #[path = "circuits/sockets.rs"]
 mod sockets;
 #[path = "circuits/taken.rs"]

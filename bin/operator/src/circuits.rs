@@ -3,11 +3,13 @@
 use circuit::{Endpoint, Kind, Socket, Table};
 use command::verbs::ListFlows;
 use core::ops::Range;
+use guard::guard;
 use image::CompartmentImage;
 use notify::Target;
 use rustix::fd::OwnedFd;
 use shm::Words;
 use std::collections::BTreeMap;
+use std::time::Duration;
 use telemetry::circuits::{Count, ELSEWHERE, MAGIC, ROW_WORDS, Row, bytes_for};
 use telemetry::flows::{self, COUNT_AT, End, MAGIC_AT, MOST, ROWS_AT, SEEN_AT};
 
@@ -158,6 +160,15 @@ pub fn ends(table: &Table, cookie: u64) -> Vec<Socket> {
     own.chain(table.other_ends(cookie)).copied().collect()
 }
 
+/// How long one look at many descriptors of an endpoint's programs may have this process wait for what is closed
+/// again: microseconds altogether, but where a program's file is slow at it.
+pub const STANDS: Duration = Duration::from_millis(100);
+
+/// Whether that has lasted too long.
+pub fn is_enough(stood: Duration) -> bool {
+    stood >= STANDS && guard!("circuits-stands")
+}
+
 /// The number that a thread's program has a socket at.
 pub fn number_of(thread: u32, cookie: u64) -> Option<u32> {
     let target = Target::open(thread).ok()?;
@@ -165,7 +176,9 @@ pub fn number_of(thread: u32, cookie: u64) -> Option<u32> {
         let taken = target.take_socket(*number);
         taken.is_ok_and(|(_, found)| found == cookie)
     };
-    (0..NUMBERS).find(is).map(i32::cast_unsigned)
+    let before = notify::copying();
+    let mut numbers = (0..NUMBERS).take_while(|_| !is_enough(notify::copying() - before));
+    numbers.find(is).map(i32::cast_unsigned)
 }
 
 /// The socket, taken from the program that was seen with it, at its number.
@@ -180,7 +193,8 @@ pub fn search(thread: u32, numbers: Range<i32>, mut shown: impl FnMut(u64, Owned
     let Ok(target) = Target::open(thread) else {
         return;
     };
-    for number in numbers {
+    let before = notify::copying();
+    for number in numbers.take_while(|_| !is_enough(notify::copying() - before)) {
         if let Ok((fd, cookie)) = target.take_socket(number)
             && !shown(cookie, fd)
         {

@@ -42,6 +42,7 @@ use image::{CompartmentImage, MappedCompartment};
 use notify::{Listener, Notification};
 use rustix::io::Errno;
 use shm::{SealedImage, Words};
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -146,6 +147,8 @@ pub struct Mediator {
     begun: Vec<u32>,
     /// What calls took that went on by another's, or by none.
     spent: Vec<Spent>,
+    /// The same of what was looked at, of whose programs.
+    stood: RefCell<Vec<Spent>>,
 }
 
 impl Default for Mediator {
@@ -186,6 +189,7 @@ impl Default for Mediator {
             hunts: Hunts::default(),
             begun: Vec::new(),
             spent: Vec::new(),
+            stood: RefCell::default(),
         }
     }
 }
@@ -549,7 +553,7 @@ impl Mediator {
         self.until = waits.until.or(self.until);
         self.finish(waits.program, waits.note, waits.call, listener, came);
         self.again = again;
-        self.spent.push(spending.ends(slot, &[]));
+        self.spends(slot, spending);
     }
 
     /// Whether what somebody waits for at a socket has come.

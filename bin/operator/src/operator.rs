@@ -509,17 +509,21 @@ impl Operator {
 
     /// How long this process may sleep.
     fn sleep(&self) -> Option<Timespec> {
-        if self.mediator.is_late() {
-            return Some(Timespec::default());
-        }
         let now = Instant::now();
+        let links = self
+            .mediator
+            .late_in()
+            .and_then(|time| Timespec::try_from(time).ok());
         let late = self.cutting.filter(|_| !self.is_late);
         let late = late.and_then(|since| since.checked_add(CUTS));
         let unsaid = (!self.unsaid.is_empty()).then(|| now + UNSAID);
         let due = self.paused.values().copied();
         let due = due.chain(late).chain(unsaid).min();
         let due = due.and_then(|due| Timespec::try_from(due.saturating_duration_since(now)).ok());
-        [due, self.mediator.sleep()].into_iter().flatten().min()
+        [due, links, self.mediator.sleep()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Calls of an endpoint's programs wait.

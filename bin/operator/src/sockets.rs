@@ -130,6 +130,16 @@ pub fn has_room(fd: &impl AsFd) -> bool {
 /// Whether a socket has this part (1: all, 4: a quarter) of what it may have under way also with so many bytes more, and what the
 /// kernel's own take: no more than as much again and a page's fourth.
 pub fn fits(fd: &impl AsFd, length: usize, part: usize) -> bool {
+    under_way(fd).is_some_and(|(now, most)| now + 2 * length + 1024 <= most / part)
+}
+
+/// Whether nothing that was sent by it lies unread anywhere.
+pub fn is_all_read(fd: &impl AsFd) -> bool {
+    under_way(fd).is_some_and(|(now, _)| now == 0)
+}
+
+/// Memory of what a socket has under way, and how much that may be.
+fn under_way(fd: &impl AsFd) -> Option<(usize, usize)> {
     const MEMINFO: i32 = 55;
     const WORD: usize = size_of::<u32>();
     // SK_MEMINFO_WMEM_ALLOC and SK_MEMINFO_SNDBUF.
@@ -142,8 +152,7 @@ pub fn fits(fd: &impl AsFd, length: usize, part: usize) -> bool {
         usize::try_from(u32::from_ne_bytes(*bytes)).ok()
     };
     let is_told = told.is_ok_and(|told| told > MOST * WORD);
-    let both = word(UNDER_WAY).zip(word(MOST)).filter(|_| is_told);
-    both.is_some_and(|(now, most)| now + 2 * length + 1024 <= most / part)
+    word(UNDER_WAY).zip(word(MOST)).filter(|_| is_told)
 }
 
 /// What waits at a socket is lost; how many datagrams that were. Bound: somewhat more than wait

@@ -126,12 +126,16 @@ pub fn is_left(circuit: impl AsFd) -> bool {
     asked.is_ok() && fds[0].revents().contains(PollFlags::HUP)
 }
 
+/// Bytes of a program that are taken at its circuit's end.
+const HEARD_OUT: usize = 256 << 10;
+
 /// What a program said that nobody heard is taken: who closes over it would have it read an error in place of the end.
 pub fn hears_out(circuit: BorrowedFd<'_>) {
     let mut bytes = [0; 16 << 10];
     let _ = shutdown(circuit, Shutdown::Read);
-    // Bound: more than any socket has under way.
-    for _ in 0..1024 {
+    // Bound: what a socket has under way to which nobody gave more room. Over more it is closed, which
+    // tells of a reset, as TCP does: this is in nobody's turn.
+    for _ in 0..HEARD_OUT / bytes.len() {
         if !matches!(
             recv(circuit, &mut bytes[..], RecvFlags::DONTWAIT),
             Ok((1.., _))

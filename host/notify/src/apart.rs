@@ -12,13 +12,11 @@ use guard::guard;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
 
-/// One that takes longer is not ended, and left to itself: it takes some microseconds.
-const PATIENCE: Timespec = Timespec {
-    tv_sec: 0,
-    tv_nsec: 200_000_000,
-};
+/// What one may take, where processors are scarce: it takes some microseconds.
+const EACH: Duration = Duration::from_millis(1);
 
 /// Seconds after which it ends itself, if what it waits for lets who is killed go.
 const ENDS: i64 = 1;
@@ -96,13 +94,28 @@ pub fn apart(keeps: &[BorrowedFd<'_>], work: impl FnOnce()) -> Result<(), Errno>
     unsafe { libc::_exit(0) }
 }
 
-/// Ends the connections of those that are where they were seen, one after another up to one that
-/// has who looks wait: that is the last of what is returned.
+/// Ends the connections of those that are where they were seen: of each group in a copy of its own, one after
+/// another. Of a group that is not through in time, for what is there has who looks wait, what came of
+/// the first of them is told, and [`Came::Held`] behind it. `patience` is for all together, and of what takes
+/// its time honestly a little more is waited for.
 ///
 /// # Errors
-/// The kernel's: no process can be made.
-pub fn end_apart(all: &[Seen]) -> Result<Vec<Came>, Errno> {
-    let mut ended = Vec::with_capacity(all.len());
+/// Of a group: the kernel's, no process can be made.
+pub fn end_apart(groups: &[Vec<Seen>], patience: Duration) -> Vec<Result<Vec<Came>, Errno>> {
+    let began: Vec<_> = groups.iter().map(|all| begins_to_end(all)).collect();
+    let many = groups.iter().map(Vec::len).max().unwrap_or(0);
+    let patience = patience + EACH * u32::try_from(many).unwrap_or(u32::MAX);
+    let patience = match guard!("circuits-apart-all") {
+        true => patience,
+        false => patience * 1000,
+    };
+    let until = Instant::now() + patience;
+    let told = |(all, hears): (&Vec<Seen>, Result<OwnedFd, Errno>)| hears_of(all, &hears?, until);
+    groups.iter().zip(began).map(told).collect()
+}
+
+/// A copy begins to do so; what it tells with, a byte for each.
+fn begins_to_end(all: &[Seen]) -> Result<OwnedFd, Errno> {
     let (hears, tells) = pipe_with(PipeFlags::CLOEXEC)?;
     let keeps: Vec<BorrowedFd<'_>> = all
         .iter()
@@ -120,14 +133,20 @@ pub fn end_apart(all: &[Seen]) -> Result<Vec<Came>, Errno> {
             }
         }
     })?;
-    drop(tells);
-    // It tells of one after another, with a byte each.
+    Ok(hears)
+}
+
+/// What came of them, up to then.
+fn hears_of(all: &[Seen], hears: &OwnedFd, until: Instant) -> Result<Vec<Came>, Errno> {
+    let mut ended = Vec::with_capacity(all.len());
     while ended.len() < all.len() {
         let mut told = [0_u8; 256];
-        let mut ready = [PollFd::new(&hears, PollFlags::IN)];
-        let came = match poll(&mut ready, Some(&PATIENCE)) {
+        let mut ready = [PollFd::new(hears, PollFlags::IN)];
+        let left = until.saturating_duration_since(Instant::now());
+        let left = Timespec::try_from(left).map_err(|_| Errno::INVAL)?;
+        let came = match poll(&mut ready, Some(&left)) {
             Ok(0) => 0,
-            Ok(_) => rustix::io::read(&hears, &mut told)?,
+            Ok(_) => rustix::io::read(hears, &mut told)?,
             Err(Errno::INTR) => continue,
             Err(errno) => return Err(errno),
         };

@@ -15,11 +15,11 @@ use std::time::{Duration, Instant};
 /// Pieces of memory that are copied in one step at most: UIO_MAXIOV.
 pub const PIECES: usize = 1024;
 
-/// How long this process has been copying, ns.
+/// How long this process has been copying, or taking descriptors, ns.
 static COPYING: AtomicU64 = AtomicU64::new(0);
 
-/// How long this process has been copying from and to programs' memory: microseconds each, but for who keeps its memory's map
-/// from everybody.
+/// How long this process has been copying from and to programs' memory, and taking descriptors of theirs: microseconds each, but
+/// for who keeps its memory's map from everybody, or has files that are long in closing.
 #[must_use]
 pub fn copying() -> Duration {
     Duration::from_nanos(COPYING.load(Ordering::Relaxed))
@@ -196,9 +196,11 @@ impl Target {
     /// # Errors
     /// As for [`Target::take`]; NOTSOCK: it is none.
     pub fn take_socket(&self, fd: RawFd) -> Result<(OwnedFd, u64), Errno> {
-        let taken = self.take(fd)?;
-        let cookie = socket_cookie(&taken)?;
-        Ok((taken, cookie))
+        timed(|| {
+            let taken = self.take(fd)?;
+            let cookie = socket_cookie(&taken)?;
+            Ok((taken, cookie))
+        })
     }
 }
 

@@ -8,8 +8,14 @@ use command::verbs::{Found, SEEK, Seek, Sought};
 use notify::{Came, End, Seen, Target, end_apart};
 use telemetry::operator::{CUT, UNFOUND};
 
-/// Circuits that are cut at a time.
+/// Circuits that are cut at a time, and of so many endpoints at most.
 const AT_ONCE: usize = 256;
+const SIDE_BY_SIDE: usize = 16;
+/// How long it may take to cut those of an endpoint that are cut at a time; and where others have had this process wait for
+/// so much altogether, how long then.
+const HELD: Duration = Duration::from_millis(200);
+const HELD_ALL: Duration = Duration::from_secs(1);
+const HELD_THEN: Duration = Duration::from_millis(20);
 /// So often: a program may hand a socket on meanwhile. Where not all processes could be looked at a search
 /// counts for a part of one.
 const HUNTS: u32 = 3 * PARTS;
@@ -32,6 +38,22 @@ struct Hunted {
     is_asked: bool,
     /// It was found with no process before, and that was told.
     is_lost: bool,
+}
+
+/// Endpoints that had who cuts wait, and for how long.
+#[derive(Default)]
+struct Held {
+    slots: BTreeSet<u32>,
+    stood: Duration,
+}
+
+impl Held {
+    fn patience(&self) -> Duration {
+        match self.stood < HELD_ALL {
+            true => HELD,
+            false => HELD_THEN,
+        }
+    }
 }
 
 /// What is looked for.
@@ -282,13 +304,13 @@ impl Mediator {
                     cookie: hunted.socket.cookie(),
                     end: end_of(&hunted.socket),
                 };
-                all.push((hunted.began, hunted.socket, seen));
+                all.push((hunted.socket.endpoint(), (hunted.began, seen)));
             }
         }
         if !in_vain.is_empty() {
             self.were_cut_in_vain(&in_vain);
         }
-        cut.extend(self.end_all(all));
+        cut.extend(self.end_all(all, Some, &mut Held::default()));
         self.are_cut(&cut);
         // Those that were linked to who had an address before, to whose it is now.
         for cookie in &cut {
@@ -341,7 +363,7 @@ impl Mediator {
             if self.is_outside(slot, &way) {
                 self.tell_later(cookie);
             } else if let Ok(slot) = self.located(slot, &way) {
-                self.datagrams.late.insert((cookie, slot));
+                self.is_late_to(cookie, slot);
             }
         }
     }
@@ -392,24 +414,27 @@ impl Mediator {
         for began in here {
             self.is_cut(began);
         }
+        let mut held = Held::default();
         // Bound: a circuit has two ends.
         for which in 0..2 {
-            let at = |(began, ends): &(u64, Vec<Socket>)| {
-                let socket = *ends.get(which)?;
+            let at = |socket: &Socket| {
                 let (target, number) = place::at(socket.place())?;
-                let seen = Seen {
+                Some(Seen {
                     target,
                     number,
                     cookie: socket.cookie(),
-                    end: end_of(&socket),
-                };
-                Some((*began, socket, seen))
+                    end: end_of(socket),
+                })
             };
-            let mut cut = BTreeSet::new();
-            for some in left.chunks(AT_ONCE) {
-                let seen: Vec<_> = some.iter().filter_map(at).collect();
-                cut.extend(self.end_all(seen));
-            }
+            let ends = left
+                .iter()
+                .filter_map(|(began, ends)| Some((*began, *ends.get(which)?)));
+            let ends = ends.map(|(began, socket)| (socket.endpoint(), (began, socket)));
+            let cut = self.end_all(
+                ends.collect(),
+                |(began, socket)| Some((began, at(&socket)?)),
+                &mut held,
+            );
             left.retain(|(began, _)| !cut.contains(began));
             self.are_cut(&cut);
         }
@@ -418,48 +443,76 @@ impl Mediator {
         }
     }
 
-    /// Which of them are cut. An endpoint that has who looks wait is not looked at again.
-    fn end_all(&self, mut all: Vec<(u64, Socket, Seen)>) -> Vec<u64> {
-        let mut cut = Vec::new();
+    /// Which of them are cut, by endpoints, of which some are looked at side by side. One that has who looks wait
+    /// is not looked at again: neither with one socket for long, nor with many for a little each.
+    fn end_all<T>(
+        &self,
+        all: Vec<(u32, T)>,
+        mut seen: impl FnMut(T) -> Option<(u64, Seen)>,
+        held: &mut Held,
+    ) -> BTreeSet<u64> {
+        let (mut cut, mut of) = (BTreeSet::new(), BTreeMap::<u32, Vec<T>>::new());
+        for (slot, one) in all.into_iter().rev() {
+            of.entry(slot).or_default().push(one);
+        }
         // Bound: each time there are less.
-        while !all.is_empty() {
+        loop {
+            of.retain(|slot, left| !left.is_empty() && !held.slots.contains(slot));
+            let slots: Vec<u32> = of.keys().copied().take(SIDE_BY_SIDE).collect();
+            if slots.is_empty() {
+                return cut;
+            }
             if let Some(notes) = &self.notes {
                 notes.beats();
             }
-            let (of, seen): (Vec<_>, Vec<_>) = all.into_iter().map(|(a, b, c)| ((a, b), c)).unzip();
-            let came = match guard!("circuits-apart") {
-                true => end_apart(&seen),
-                false => Ok(seen.iter().map(notify::end).collect()),
+            let share = AT_ONCE / slots.len();
+            let (mut began, mut groups) = (Vec::new(), Vec::new());
+            for slot in &slots {
+                let left = of.entry(*slot).or_default();
+                let some = left.split_off(left.len().saturating_sub(share));
+                let some = some.into_iter().rev().filter_map(&mut seen);
+                let (circuits, group): (Vec<u64>, Vec<Seen>) = some.unzip();
+                began.push(circuits);
+                groups.push(group);
+            }
+            let since = Instant::now();
+            let all = match guard!("circuits-apart") {
+                true => end_apart(&groups, held.patience()),
+                false => groups.iter().map(|_| Err(Errno::AGAIN)).collect(),
             };
-            // Others that cut are held by as many as may be: whoever holds this too is known.
-            let came = came.unwrap_or_else(|_| {
-                let each = of.iter().zip(&seen);
-                each.map(|((_, socket), seen)| self.end_here(socket.endpoint(), seen))
-                    .collect()
-            });
-            let ended = of
-                .iter()
-                .zip(&came)
-                .filter(|(_, came)| **came == Came::Ended);
-            cut.extend(ended.map(|((began, _), _)| *began));
-            let held = match came.last() {
-                Some(Came::Held) => of.get(came.len() - 1).map(|(_, socket)| socket.endpoint()),
-                _ => None,
-            };
-            let rest = of.into_iter().zip(seen).skip(came.len());
-            let rest = rest.map(|((began, socket), seen)| (began, socket, seen));
-            all = rest
-                .filter(|(_, socket, _)| Some(socket.endpoint()) != held)
-                .collect();
+            for ((slot, group), (came, began)) in
+                slots.iter().zip(&groups).zip(all.into_iter().zip(&began))
+            {
+                // Others that cut are held by as many as may be: whoever holds this too is known.
+                let came = came.unwrap_or_else(|_| self.end_here(*slot, group));
+                let is_held = came.last() == Some(&Came::Held);
+                if is_held {
+                    held.slots.insert(*slot);
+                }
+                let ended = began
+                    .iter()
+                    .zip(came)
+                    .filter(|(_, came)| *came == Came::Ended);
+                cut.extend(ended.map(|(began, _)| *began));
+            }
+            if !held.slots.is_empty() {
+                held.stood += since.elapsed();
+            }
         }
-        cut
     }
 
-    /// Cuts one by this process itself: an endpoint that holds it is blamed for that.
-    fn end_here(&self, slot: u32, seen: &Seen) -> Came {
-        self.touches(slot);
-        let came = notify::end(seen);
-        self.touched();
+    /// Cuts some by this process itself, up to one by which an endpoint has held it for long: it is blamed for that.
+    fn end_here(&self, slot: u32, group: &[Seen]) -> Vec<Came> {
+        let (mut came, since) = (Vec::new(), Instant::now());
+        for seen in group {
+            self.touches(slot);
+            came.push(notify::end(seen));
+            self.touched();
+            if since.elapsed() >= HELD {
+                came.push(Came::Held);
+                break;
+            }
+        }
         came
     }
 
@@ -529,10 +582,25 @@ impl Mediator {
     /// A socket, taken from where it was seen. Meanwhile its endpoint is who holds this process
     /// up, if anybody does.
     pub(super) fn at_place(&self, socket: &Socket) -> Option<OwnedFd> {
-        self.touches(socket.endpoint());
-        let taken = circuits::at_place(socket);
+        self.stands(socket.endpoint(), || circuits::at_place(socket))
+    }
+
+    /// Looks at what an endpoint's programs have, which may have this process wait: that endpoint
+    /// is blamed meanwhile, and has had it for as long.
+    pub(super) fn stands<T>(&self, slot: u32, looks: impl FnOnce() -> T) -> T {
+        self.touches(slot);
+        let spending = Spending::begins();
+        let came = looks();
+        self.stood.borrow_mut().push(spending.ends(slot, &[]));
         self.touched();
-        taken
+        came
+    }
+
+    /// Something was done for an endpoint, but for what others had this process wait meanwhile.
+    pub(super) fn spends(&mut self, slot: u32, spending: Spending) {
+        let stood = self.stood.take();
+        self.spent.push(spending.ends(slot, &stood));
+        self.spent.extend(stood);
     }
 
     pub(super) fn touches(&self, slot: u32) {

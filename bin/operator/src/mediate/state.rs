@@ -139,7 +139,9 @@ impl Mediator {
 
     /// What calls took that went on by another's, or by none, since this was asked.
     pub fn spent(&mut self) -> Vec<Spent> {
-        std::mem::take(&mut self.spent)
+        let mut all = std::mem::take(&mut self.spent);
+        all.append(&mut self.stood.take());
+        all
     }
 
     /// Calls of an endpoint that wait for datagrams are left waiting, or no more.
@@ -197,6 +199,7 @@ impl Mediator {
         self.limits.remove(&slot);
         // The next one's there is charged for nothing of it.
         self.spent.retain(|it| it.slot != slot);
+        self.stood.get_mut().retain(|it| it.slot != slot);
         self.leaves_behind(slot);
         if guard!("circuits-left-behind") {
             self.review_datagrams();

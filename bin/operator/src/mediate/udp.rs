@@ -7,6 +7,7 @@
 mod calls;
 mod datagrams;
 mod gone;
+mod late;
 mod links;
 mod outside;
 mod spares;

@@ -1,6 +1,7 @@
 //! UDP sockets: made, bound, connected; and whom each may send to.
 
 use super::gone::Gone;
+use super::late::Late;
 use super::spares::Spares;
 use super::*;
 use crate::mediate::acts::leaving;
@@ -51,7 +52,7 @@ pub(in crate::mediate) struct Datagrams {
     pub(in crate::mediate) gone: Gone,
     pub(in crate::mediate) spares: Spares,
     /// Connected to a port at which something changed, of this endpoint, and not yet linked anew.
-    pub(in crate::mediate) late: BTreeSet<(u64, u32)>,
+    pub(in crate::mediate) late: Late,
     /// Connected where they may not send any more: cut, or looked for to be.
     pub(in crate::mediate) cut: BTreeSet<u64>,
     /// Those that may be linked, or not: linked again with the next change of the rules, if they may.

@@ -6,6 +6,7 @@ use super::*;
 use circuit::{Socket, Way};
 use core::ops::Range;
 use notify::filter::MEDIATED;
+use worker::clock::spent;
 
 /// Sockets that are linked anew at a time.
 const LINKED: usize = 32;
@@ -14,6 +15,25 @@ const GONE: u32 = u32::MAX - 1;
 /// Threads of an endpoint that are searched for sockets that are not where they were seen: those
 /// that called last.
 const SEARCHED: usize = 4;
+
+/// How long endpoints had this process wait that takes their descriptors. Who had it longer is not looked at
+/// any more: what is there is not found.
+#[derive(Default)]
+struct Stood(BTreeMap<u32, Duration>);
+
+impl Stood {
+    fn is_enough(&self, slot: u32) -> bool {
+        circuits::is_enough(self.0.get(&slot).copied().unwrap_or_default())
+    }
+
+    fn times<T>(&mut self, slot: u32, looks: impl FnOnce() -> T) -> (T, Duration) {
+        let before = notify::copying();
+        let came = looks();
+        let took = notify::copying() - before;
+        *self.0.entry(slot).or_default() += took;
+        (came, took)
+    }
+}
 
 impl Mediator {
     /// Has what a connected socket sends natively go to who hears it now.
@@ -127,8 +147,9 @@ impl Mediator {
         let late = all.filter(|it| unlinked.iter().any(|all| all.contains(it)));
         let late: Vec<u64> = late.collect();
         if !late.is_empty() {
-            let late = late.into_iter().map(|cookie| (cookie, slot));
-            self.datagrams.late.extend(late);
+            for cookie in late {
+                self.is_late_to(cookie, slot);
+            }
             self.link_late();
         }
     }
@@ -136,40 +157,71 @@ impl Mediator {
     /// Bound: as many as are linked at a time; others are when nobody calls, or with each call.
     pub(in crate::mediate) fn link_all(&mut self, slot: u32, port: u16) {
         let late = self.table.connected_to(port).map(Socket::cookie);
-        self.datagrams
-            .late
-            .extend(late.map(|cookie| (cookie, slot)));
+        for cookie in late.collect::<Vec<u64>>() {
+            self.is_late_to(cookie, slot);
+        }
         self.link_late();
     }
 
-    /// Whether some are still to be linked.
-    pub fn is_late(&self) -> bool {
-        !self.datagrams.late.is_empty()
+    /// It is to be linked to an endpoint's when its own has its turn.
+    pub(in crate::mediate) fn is_late_to(&mut self, cookie: u64, slot: u32) {
+        if let Some(socket) = self.table.socket(cookie) {
+            self.datagrams
+                .late
+                .insert(socket.endpoint(), (cookie, slot));
+        }
     }
 
-    /// Links some of those anew that are connected to a port at which something changed.
+    /// Whether some are still to be linked.
+    #[cfg(test)]
+    pub fn is_late(&self) -> bool {
+        self.late_in().is_some()
+    }
+
+    /// How long until some are to be linked, if any are.
+    pub fn late_in(&self) -> Option<Duration> {
+        let now = Instant::now();
+        let due = self.datagrams.late.due(now)?;
+        Some(due.saturating_duration_since(now))
+    }
+
+    /// Links some of those anew that are connected to a port at which something changed: a few of
+    /// each endpoint, which has had this process for as long as its own take.
     pub fn link_late(&mut self) {
         let most = match guard!("circuits-late") {
             true => LINKED,
             false => usize::MAX,
         };
-        let mut to_it = Vec::new();
-        while to_it.len() < most
-            && let Some((cookie, slot)) = self.datagrams.late.pop_first()
+        let (mut of, mut many, now) = (BTreeMap::new(), 0, Instant::now());
+        while many < most
+            && let Some((owner, (cookie, slot))) = self.datagrams.late.next(now)
         {
             let socket = self.table.socket(cookie).copied();
             let found = socket.and_then(|it| Some((it, it.way()?)));
-            to_it.extend(found.filter(|(it, way)| self.located(it.endpoint(), way) == Ok(slot)));
-        }
-        let (mut joined, mut cut) = (Vec::new(), Vec::new());
-        for (socket, way) in to_it {
-            match self.judge(socket.endpoint(), &way) {
-                Ok((to, _)) => joined.push((socket, to, way)),
-                Err(_) => cut.push(socket),
+            let found = found.filter(|(it, way)| self.located(it.endpoint(), way) == Ok(slot));
+            if let Some(found) = found {
+                of.entry(owner).or_insert_with(Vec::new).push(found);
+                many += 1;
             }
         }
-        self.join_all(&joined, false);
-        self.cut_all(&cut);
+        for (owner, to_it) in of {
+            let spending = Spending::begins();
+            // Not by a clock: another may have had the processor.
+            let before = (spent(), notify::copying());
+            let (mut joined, mut cut) = (Vec::new(), Vec::new());
+            for (socket, way) in to_it {
+                match self.judge(socket.endpoint(), &way) {
+                    Ok((to, _)) => joined.push((socket, to, way)),
+                    Err(_) => cut.push(socket),
+                }
+            }
+            self.join_all(&joined, false);
+            self.cut_all(&cut);
+            let worked = Duration::from_nanos(spent().saturating_sub(before.0));
+            let took = worked.max(notify::copying() - before.1);
+            self.datagrams.late.took(owner, took, Instant::now());
+            self.spends(owner, spending);
+        }
     }
 
     /// Links them where they are to be. One that is not found is looked for, to be linked where it is, if it `seeks` and it
@@ -233,15 +285,25 @@ impl Mediator {
     /// Copies of sockets, by cookie: from where they were seen, else from any thread of their
     /// endpoint that has called, at these numbers. Each thread's are looked through once.
     pub(in crate::mediate) fn taken(
-        &self,
+        &mut self,
         sockets: &[Socket],
         numbers: Range<i32>,
     ) -> BTreeMap<u64, OwnedFd> {
         let (mut taken, mut wanted) = (BTreeMap::new(), BTreeMap::new());
+        let mut stood = Stood::default();
         for socket in sockets {
-            match self.at_place(socket) {
+            let slot = socket.endpoint();
+            if stood.is_enough(slot) {
+                continue;
+            }
+            let (found, took) = stood.times(slot, || self.at_place(socket));
+            match found {
                 Some(fd) => drop(taken.insert(socket.cookie(), fd)),
-                None => drop(wanted.insert(socket.cookie(), socket.endpoint())),
+                None => drop(wanted.insert(socket.cookie(), slot)),
+            }
+            // What is there in its place has who looks wait.
+            if took >= SLOW {
+                self.table.place(socket.cookie(), 0);
             }
         }
         let slots: BTreeSet<u32> = wanted.values().copied().collect();
@@ -253,15 +315,18 @@ impl Mediator {
             })
             .collect();
         for (slot, thread) in threads {
-            self.touches(slot);
-            circuits::search(thread, numbers.clone(), |cookie, fd| {
+            if stood.is_enough(slot) {
+                continue;
+            }
+            let shown = |cookie, fd| {
                 if wanted.remove(&cookie).is_some() {
                     taken.insert(cookie, fd);
                 }
                 !wanted.is_empty()
-            });
+            };
+            let looks = || circuits::search(thread, numbers.clone(), shown);
+            stood.times(slot, || self.stands(slot, looks));
         }
-        self.touched();
         taken
     }
 

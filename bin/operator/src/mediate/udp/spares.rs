@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 /// Such sockets whose datagrams may still wait somewhere, of all senders.
 const SPARES: usize = 16_384;
-/// Those that are open, of one sender and of all: each has as much under way as a socket may.
+/// Those that are open, of one sender and of all endpoints: each has as much under way as a socket may.
 const OPEN: usize = 4;
 const OPEN_ALL: usize = 256;
 
@@ -41,6 +41,14 @@ impl Spares {
         self.by_name.insert(name, sender);
     }
 
+    /// Those are closed of which nothing waits anywhere.
+    fn close_idle(&mut self) {
+        self.open.retain(|_, fds| {
+            fds.retain(|fd| !sockets::is_all_read(fd));
+            !fds.is_empty()
+        });
+    }
+
     /// Nothing is known of other senders any more.
     pub(in crate::mediate) fn retain(&mut self, is_known: impl Fn(u64) -> bool) {
         self.of.retain(|sender, _| is_known(*sender));
@@ -56,24 +64,34 @@ impl Mediator {
         data: &[u8],
         to: [u8; 16],
     ) -> Result<(), Errno> {
-        let spares = &mut self.datagrams.spares;
-        let own = spares.open.get(&sender);
+        let own = self.datagrams.spares.open.get(&sender);
         let fits = |fd: &&OwnedFd| sockets::fits(fd, data.len(), 1);
         if let Some(fd) = own.and_then(|own| own.iter().find(fits)) {
             return sockets::sends(fd, data, to);
         }
         let has = own.map_or(0, Vec::len);
-        if spares.open.values().map(Vec::len).sum::<usize>() >= OPEN_ALL {
-            let table = &self.table;
-            spares
-                .open
-                .retain(|sender, _| table.socket(*sender).is_some());
+        let whose =
+            |table: &Table, sender: u64| table.socket(sender).map(circuit::Socket::endpoint);
+        let count = |spares: &Spares| {
+            let of = whose(&self.table, sender);
+            let all = spares.open.iter().map(|(of, fds)| (*of, fds.len()));
+            let own = all.clone().filter(|it| whose(&self.table, it.0) == of);
+            (
+                own.map(|it| it.1).sum::<usize>(),
+                all.map(|it| it.1).sum::<usize>(),
+            )
+        };
+        // An endpoint has as many as there is room for others.
+        let is_full = |(own, all): (usize, usize)| {
+            own >= OPEN_ALL.saturating_sub(all) && guard!("circuits-spares-own")
+        };
+        if is_full(count(&self.datagrams.spares)) {
+            self.datagrams.spares.close_idle();
         }
-        // As many as there is room for others.
-        let all: usize = spares.open.values().map(Vec::len).sum();
-        if has >= OPEN.min(OPEN_ALL.saturating_sub(all)) && guard!("circuits-spares") {
+        if (has >= OPEN || is_full(count(&self.datagrams.spares))) && guard!("circuits-spares") {
             return Err(Errno::AGAIN);
         }
+        let spares = &mut self.datagrams.spares;
         let name = secret()?;
         let spare = sockets::datagram(true, name)?;
         sockets::sends(&spare.fd, data, to)?;
@@ -140,6 +158,45 @@ mod tests {
         assert!(spares.by_name.len() <= SPARES && spares.of[&1].len() <= SPARES / 2);
         spares.retain(|sender| sender == 2);
         assert_eq!((spares.by_name.len(), spares.of.len()), (1, 1));
+    }
+
+    /// Nobody reads; and once somebody does, what is read is nobody's.
+    #[test]
+    fn no_endpoint_has_all_that_are_open() {
+        let mut mediator = Mediator::default();
+        let own = Addresses::new(&[]).unwrap();
+        mediator.table = Table::new(LIMITS, vec![own.clone(), own]);
+        let data = vec![7; 50_000];
+        let mut kept = Vec::new();
+        let mut sends = |mediator: &mut Mediator, sender, endpoint| {
+            let made = secret().unwrap();
+            let table = &mut mediator.table;
+            let family = circuit::Family::V4;
+            let _ = table.create_datagram(sender, endpoint, family, made);
+            let name = secret().unwrap();
+            kept.push(sockets::datagram(true, name).unwrap());
+            mediator.by_spare(sender, &data, name)
+        };
+        // So much each that it needs all of what one sender may have.
+        let came = (0..2000).filter(|n| sends(&mut mediator, 1 + n % 100, 0).is_ok());
+        assert!(came.count() >= OPEN_ALL / 2);
+        let open = |mediator: &Mediator| -> usize {
+            mediator.datagrams.spares.open.values().map(Vec::len).sum()
+        };
+        assert_eq!(open(&mediator), OPEN_ALL / 2);
+        assert_eq!(sends(&mut mediator, 5000, 1), Ok(()));
+        assert_eq!(sends(&mut mediator, 101, 0), Err(Errno::AGAIN));
+        kept.clear();
+        assert_eq!(sends_once(&mut mediator, 101), Ok(()));
+        assert_eq!(open(&mediator), 1);
+    }
+
+    fn sends_once(mediator: &mut Mediator, sender: u64) -> Result<(), Errno> {
+        let name = secret().unwrap();
+        let receiver = sockets::datagram(true, name).unwrap();
+        let sent = mediator.by_spare(sender, &[7; 100], name);
+        drop(receiver);
+        sent
     }
 
     #[test]

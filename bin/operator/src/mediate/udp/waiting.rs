@@ -64,7 +64,7 @@ impl Mediator {
             if let Some((slot, listener)) = find(waits.program) {
                 let spending = Spending::begins();
                 let _ = listener.answer(waits.call.id, Err(errno));
-                self.spent.push(spending.ends(slot, &[]));
+                self.spends(slot, spending);
             }
             self.done_with(waits.note);
         }
@@ -99,7 +99,7 @@ impl Mediator {
             let spending = Spending::begins();
             if !listener.is_live(waits.call.id) {
                 self.done_with(waits.note);
-                self.spent.push(spending.ends(slot, &[]));
+                self.spends(slot, spending);
                 continue;
             }
             let came = match self.attempt(slot, waits.program, (waits.note, &waits.call), listener)
@@ -113,7 +113,7 @@ impl Mediator {
             };
             self.write();
             self.finish(waits.program, waits.note, waits.call, listener, came);
-            self.spent.push(spending.ends(slot, &[]));
+            self.spends(slot, spending);
         }
     }
 
@@ -131,7 +131,7 @@ impl Mediator {
             if let Some((slot, listener)) = find(waits.program) {
                 let spending = Spending::begins();
                 let _ = listener.answer(waits.call.id, Err(Errno::AGAIN));
-                self.spent.push(spending.ends(slot, &[]));
+                self.spends(slot, spending);
             }
             self.done_with(waits.note);
         }
@@ -203,7 +203,12 @@ impl Mediator {
         if !listener.is_live(call.id) {
             return Ok(None);
         }
+        let before = notify::copying();
         for number in MEDIATED.rev() {
+            // What it has there is long in closing: as if it had no number left.
+            if notify::copying() - before >= circuits::STANDS && guard!("circuits-puts-in-time") {
+                return Err(Errno::MFILE);
+            }
             match target.take_socket(number.cast_signed()) {
                 Err(Errno::BADF) => {}
                 Ok(_) | Err(Errno::NOTSOCK) => continue,
