@@ -165,7 +165,7 @@ mod tests {
     fn no_endpoint_has_all_that_are_open() {
         let mut mediator = Mediator::default();
         let own = Addresses::new(&[]).unwrap();
-        mediator.table = Table::new(LIMITS, vec![own.clone(), own]);
+        mediator.table = Table::new(LIMITS, vec![own, own]);
         let data = vec![7; 50_000];
         let mut kept = Vec::new();
         let mut sends = |mediator: &mut Mediator, sender, endpoint| {
