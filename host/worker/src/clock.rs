@@ -12,6 +12,11 @@ pub fn spent() -> u64 {
     nanoseconds(clock_gettime(ClockId::ProcessCPUTime))
 }
 
+/// The same of this thread alone: CLOCK_THREAD_CPUTIME_ID.
+pub fn spent_by_thread() -> u64 {
+    nanoseconds(clock_gettime(ClockId::ThreadCPUTime))
+}
+
 /// CLOCK_REALTIME, for captures.
 pub fn realtime() -> u64 {
     nanoseconds(clock_gettime(ClockId::Realtime))

@@ -6,7 +6,7 @@ use super::*;
 use circuit::{Socket, Way};
 use core::ops::Range;
 use notify::filter::MEDIATED;
-use worker::clock::spent;
+use worker::clock::spent_by_thread;
 
 /// Sockets that are linked anew at a time.
 const LINKED: usize = 32;
@@ -207,7 +207,7 @@ impl Mediator {
         for (owner, to_it) in of {
             let spending = Spending::begins();
             // Not by a clock: another may have had the processor.
-            let before = (spent(), notify::copying());
+            let before = (spent_by_thread(), notify::copying());
             let (mut joined, mut cut) = (Vec::new(), Vec::new());
             for (socket, way) in to_it {
                 match self.judge(socket.endpoint(), &way) {
@@ -217,7 +217,7 @@ impl Mediator {
             }
             self.join_all(&joined, false);
             self.cut_all(&cut);
-            let worked = Duration::from_nanos(spent().saturating_sub(before.0));
+            let worked = Duration::from_nanos(spent_by_thread().saturating_sub(before.0));
             let took = worked.max(notify::copying() - before.1);
             self.datagrams.late.took(owner, took, Instant::now());
             self.spends(owner, spending);
