@@ -9,6 +9,7 @@ mod cuts;
 mod ended;
 mod gone;
 mod leaves;
+mod looks;
 mod metered;
 mod proxied;
 mod ring;
@@ -149,6 +150,8 @@ pub struct Mediator {
     spent: Vec<Spent>,
     /// The same of what was looked at, of whose programs.
     stood: RefCell<Vec<Spent>>,
+    /// Sockets that are not where they were seen, but something that has who looks wait.
+    misplaced: RefCell<Vec<u64>>,
 }
 
 impl Default for Mediator {
@@ -190,6 +193,7 @@ impl Default for Mediator {
             begun: Vec::new(),
             spent: Vec::new(),
             stood: RefCell::default(),
+            misplaced: RefCell::default(),
         }
     }
 }
@@ -542,7 +546,7 @@ impl Mediator {
         if !listener.is_live(waits.call.id) {
             return self.done_with(waits.note);
         }
-        let spending = Spending::begins();
+        let begun = self.starts();
         let again = std::mem::take(&mut self.again);
         let came = self.attempt(slot, waits.program, (waits.note, &waits.call), listener);
         if let Came::Waits { at, why: Why::Room } = came {
@@ -553,7 +557,7 @@ impl Mediator {
         self.until = waits.until.or(self.until);
         self.finish(waits.program, waits.note, waits.call, listener, came);
         self.again = again;
-        self.spends(slot, spending);
+        self.done_for(slot, begun);
     }
 
     /// Whether what somebody waits for at a socket has come.

@@ -133,8 +133,8 @@ const HEARD_OUT: usize = 256 << 10;
 pub fn hears_out(circuit: BorrowedFd<'_>) {
     let mut bytes = [0; 16 << 10];
     let _ = shutdown(circuit, Shutdown::Read);
-    // Bound: what a socket has under way to which nobody gave more room. Over more it is closed, which
-    // tells of a reset, as TCP does: this is in nobody's turn.
+    // Bound: as much as most have under way. Over more it is closed, which tells of a reset, as TCP does: this is
+    // in nobody's turn.
     for _ in 0..HEARD_OUT / bytes.len() {
         if !matches!(
             recv(circuit, &mut bytes[..], RecvFlags::DONTWAIT),

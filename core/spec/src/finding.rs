@@ -175,14 +175,16 @@ impl SpecErrors {
 
 /// As a terminal may be shown it: what another wrote does nothing there but stand in its place, and in
 /// its order. As long as it was.
-fn shown(text: &str) -> String {
+pub(crate) fn shown(text: &str) -> String {
     let acts = |c: char| {
         let orders = matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
         (c.is_control() && !matches!(c, '\n' | '\t') || orders) && guard!("spec-shown")
     };
     let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match acts(c) {
+    let mut left = text.chars();
+    while let Some(c) = left.next() {
+        let ends_line = c == '\r' && left.as_str().starts_with('\n');
+        match acts(c) && !ends_line {
             true => out.extend(core::iter::repeat_n('?', c.len_utf8())),
             false => out.push(c),
         }

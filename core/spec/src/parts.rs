@@ -99,7 +99,7 @@ impl Parts {
         for (name, of) in std::iter::once((PROVIDER, &self.provider)).chain(all) {
             // A line's end in a file's name would begin a line of ours.
             let file: String = of.file.chars().take(MAX_FILE).collect();
-            let file = file.replace(|c: char| c.is_control(), "?");
+            let file = crate::finding::shown(&file).replace(['\n', '\t'], "?");
             // Of what is set aside as a whole nothing is read.
             let whole = self.aside.get(name) == Some(&Aside::Whole);
             let text = if whole { "" } else { of.text.as_str() };

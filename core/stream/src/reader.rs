@@ -229,10 +229,8 @@ impl<M: ConsumerMemory> Reader<M> {
         self.early = 0;
         self.ring.announce();
         let mut bytes = [0; 3];
-        match line.look(&mut bytes) {
-            Ok(3) if bytes[0] == TOKEN && self.head.taken() == 0 => {
-                self.took(line, 2).map(|()| true)
-            }
+        match self.looked(line.look(&mut bytes)) {
+            3 if bytes[0] == TOKEN && self.head.taken() == 0 => self.took(line, 2).map(|()| true),
             _ => Ok(true),
         }
     }
@@ -388,15 +386,27 @@ impl<M: ConsumerMemory> Reader<M> {
     /// Of the tokens that are there one is left, for there is something in the ring.
     fn leaves_one(&mut self, line: &impl Line) -> Result<(), Stop> {
         let mut bytes = [0; 2 * TOKENS];
-        let (0, Ok(there)) = (self.head.taken(), line.look(&mut bytes)) else {
+        if self.head.taken() > 0 {
             return Ok(());
-        };
+        }
+        let there = self.looked(line.look(&mut bytes));
         let (tokens, _) = bytes.get(..there).unwrap_or_default().as_chunks();
         let tokens = tokens.iter().take_while(|[kind, _]| *kind == TOKEN);
         match tokens.count() {
             0 | 1 => Ok(()),
             more => self.took(line, 2 * (more - 1)),
         }
+    }
+
+    /// How much was seen. What else the socket says the kernel says once: it is told when the ring is empty.
+    fn looked(&mut self, came: Result<usize, Stop>) -> usize {
+        if let Err(stop) = came
+            && stop != Stop::Blocked
+            && guard!("stream-looked")
+        {
+            self.failed = Some(stop);
+        }
+        came.unwrap_or(0)
     }
 
     /// Takes tokens of before. `None`: that of now is there already, and yet the ring is empty:

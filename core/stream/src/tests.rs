@@ -452,6 +452,29 @@ fn what_comes_while_a_sleep_is_announced_leaves_few_tokens() {
     assert_eq!(read(&mut reader, &pipe, 9), Ok(b"x".to_vec()));
 }
 
+/// Also where it is said as tokens are taken that nobody looked at.
+#[test]
+fn what_the_kernel_says_once_is_told_when_all_is_read() {
+    let pipe = Rc::new(Pipe::of(1000));
+    let (memory, mut writer, mut reader) = switched(&pipe);
+    let (to, turn) = (Rc::clone(&pipe), Cell::new(0));
+    let writes = move || {
+        assert_eq!(writer.write(&*to, b"x", Full::Spills), Ok(1));
+        turn.set(turn.get() + 1);
+        // Nothing is there that could be taken, and its peer is gone.
+        to.bytes.borrow_mut().clear();
+        to.failed.set(turn.get() == 8);
+        to.ended.set(turn.get() == 8);
+    };
+    *memory.0.announced.borrow_mut() = Some(Box::new(writes));
+    for _ in 0..8 {
+        assert_eq!(read(&mut reader, &pipe, 9), Ok(b"x".to_vec()));
+    }
+    drop(memory.0.announced.take());
+    assert!(!pipe.failed.get(), "it was said");
+    assert_eq!(read(&mut reader, &pipe, 9), Err(Stop::Socket(104)));
+}
+
 #[test]
 fn what_is_no_frame_is_a_breach() {
     let beyond = (LONGEST_SPILL as u32 + 1).to_le_bytes();

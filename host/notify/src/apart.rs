@@ -110,12 +110,17 @@ pub fn end_apart(groups: &[Vec<Seen>], patience: Duration) -> Vec<Result<Vec<Cam
         false => patience * 1000,
     };
     let until = Instant::now() + patience;
-    let told = |(all, hears): (&Vec<Seen>, Result<OwnedFd, Errno>)| hears_of(all, &hears?, until);
+    let told = |(all, hears): (&Vec<Seen>, Result<Option<OwnedFd>, Errno>)| {
+        hears?.map_or(Ok(Vec::new()), |hears| hears_of(all, &hears, until))
+    };
     groups.iter().zip(began).map(told).collect()
 }
 
-/// A copy begins to do so; what it tells with, a byte for each.
-fn begins_to_end(all: &[Seen]) -> Result<OwnedFd, Errno> {
+/// A copy begins to do so, where there is something to do; what it tells with, a byte for each.
+fn begins_to_end(all: &[Seen]) -> Result<Option<OwnedFd>, Errno> {
+    if all.is_empty() {
+        return Ok(None);
+    }
     let (hears, tells) = pipe_with(PipeFlags::CLOEXEC)?;
     let keeps: Vec<BorrowedFd<'_>> = all
         .iter()
@@ -133,7 +138,7 @@ fn begins_to_end(all: &[Seen]) -> Result<OwnedFd, Errno> {
             }
         }
     })?;
-    Ok(hears)
+    Ok(Some(hears))
 }
 
 /// What came of them, up to then.

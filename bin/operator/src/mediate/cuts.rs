@@ -10,7 +10,7 @@ use telemetry::operator::{CUT, UNFOUND};
 
 /// Circuits that are cut at a time, and of so many endpoints at most.
 const AT_ONCE: usize = 256;
-const SIDE_BY_SIDE: usize = 16;
+const SIDE_BY_SIDE: usize = 8;
 /// How long it may take to cut those of an endpoint that are cut at a time; and where others have had this process wait for
 /// so much altogether, how long then.
 const HELD: Duration = Duration::from_millis(200);
@@ -475,19 +475,33 @@ impl Mediator {
                 began.push(circuits);
                 groups.push(group);
             }
-            let since = Instant::now();
-            let all = match guard!("circuits-apart") {
+            let (since, is_apart) = (Instant::now(), guard!("circuits-apart"));
+            let all = match is_apart {
                 true => end_apart(&groups, held.patience()),
                 false => groups.iter().map(|_| Err(Errno::AGAIN)).collect(),
             };
             for ((slot, group), (came, began)) in
                 slots.iter().zip(&groups).zip(all.into_iter().zip(&began))
             {
+                // Copies of before may be about to end.
+                let alone = |errno| match is_apart {
+                    true => end_apart(std::slice::from_ref(group), held.patience())
+                        .pop()
+                        .unwrap_or(Err(errno)),
+                    false => Err(errno),
+                };
                 // Others that cut are held by as many as may be: whoever holds this too is known.
+                let came = came.or_else(alone);
                 let came = came.unwrap_or_else(|_| self.end_here(*slot, group));
                 let is_held = came.last() == Some(&Came::Held);
                 if is_held {
                     held.slots.insert(*slot);
+                    let time = since.elapsed();
+                    self.stood.borrow_mut().push(Spent {
+                        slot: *slot,
+                        time,
+                        copying: time,
+                    });
                 }
                 let ended = began
                     .iter()
@@ -577,42 +591,6 @@ impl Mediator {
     /// Whether what is looked for may go by a meter.
     pub(super) fn hunts_metered(&self) -> bool {
         self.hunts.has_metered
-    }
-
-    /// A socket, taken from where it was seen. Meanwhile its endpoint is who holds this process
-    /// up, if anybody does.
-    pub(super) fn at_place(&self, socket: &Socket) -> Option<OwnedFd> {
-        self.stands(socket.endpoint(), || circuits::at_place(socket))
-    }
-
-    /// Looks at what an endpoint's programs have, which may have this process wait: that endpoint
-    /// is blamed meanwhile, and has had it for as long.
-    pub(super) fn stands<T>(&self, slot: u32, looks: impl FnOnce() -> T) -> T {
-        self.touches(slot);
-        let spending = Spending::begins();
-        let came = looks();
-        self.stood.borrow_mut().push(spending.ends(slot, &[]));
-        self.touched();
-        came
-    }
-
-    /// Something was done for an endpoint, but for what others had this process wait meanwhile.
-    pub(super) fn spends(&mut self, slot: u32, spending: Spending) {
-        let stood = self.stood.take();
-        self.spent.push(spending.ends(slot, &stood));
-        self.spent.extend(stood);
-    }
-
-    pub(super) fn touches(&self, slot: u32) {
-        if let Some(notes) = &self.notes {
-            notes.touches(slot);
-        }
-    }
-
-    pub(super) fn touched(&self) {
-        if let Some(notes) = &self.notes {
-            notes.touched();
-        }
     }
 }
 

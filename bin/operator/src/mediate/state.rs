@@ -140,7 +140,10 @@ impl Mediator {
     /// What calls took that went on by another's, or by none, since this was asked.
     pub fn spent(&mut self) -> Vec<Spent> {
         let mut all = std::mem::take(&mut self.spent);
-        all.append(&mut self.stood.take());
+        all.append(self.stood.get_mut());
+        for cookie in self.misplaced.take() {
+            self.table.place(cookie, 0);
+        }
         all
     }
 
@@ -197,13 +200,15 @@ impl Mediator {
     /// sockets. Who would be let in to one that listens would wait for nobody.
     pub fn closes(&mut self, slot: u32) {
         self.limits.remove(&slot);
-        // The next one's there is charged for nothing of it.
-        self.spent.retain(|it| it.slot != slot);
-        self.stood.get_mut().retain(|it| it.slot != slot);
         self.leaves_behind(slot);
         if guard!("circuits-left-behind") {
             self.review_datagrams();
         }
+        // The next one's there is charged for nothing of it, nor rests for it.
+        self.spent.retain(|it| it.slot != slot);
+        self.stood.get_mut().retain(|it| it.slot != slot);
+        self.datagrams.late.closes(slot);
+        self.datagrams.spares.closes(slot);
         self.write();
     }
 

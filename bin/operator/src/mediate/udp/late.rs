@@ -54,6 +54,11 @@ impl Late {
         }
     }
 
+    /// An endpoint is gone, and another may have its place.
+    pub(in crate::mediate) fn closes(&mut self, owner: u32) {
+        self.rests.remove(&owner);
+    }
+
     /// When there is one whose turn it may be; `None`: there is none at all.
     pub(in crate::mediate) fn due(&self, now: Instant) -> Option<Instant> {
         let due = |owner: &u32| self.rests.get(owner).copied().unwrap_or(now);

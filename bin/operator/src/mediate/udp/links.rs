@@ -16,25 +16,6 @@ const GONE: u32 = u32::MAX - 1;
 /// that called last.
 const SEARCHED: usize = 4;
 
-/// How long endpoints had this process wait that takes their descriptors. Who had it longer is not looked at
-/// any more: what is there is not found.
-#[derive(Default)]
-struct Stood(BTreeMap<u32, Duration>);
-
-impl Stood {
-    fn is_enough(&self, slot: u32) -> bool {
-        circuits::is_enough(self.0.get(&slot).copied().unwrap_or_default())
-    }
-
-    fn times<T>(&mut self, slot: u32, looks: impl FnOnce() -> T) -> (T, Duration) {
-        let before = notify::copying();
-        let came = looks();
-        let took = notify::copying() - before;
-        *self.0.entry(slot).or_default() += took;
-        (came, took)
-    }
-}
-
 impl Mediator {
     /// Has what a connected socket sends natively go to who hears it now.
     pub(in crate::mediate) fn link(
@@ -205,9 +186,9 @@ impl Mediator {
             }
         }
         for (owner, to_it) in of {
-            let spending = Spending::begins();
+            let begun = self.starts();
             // Not by a clock: another may have had the processor.
-            let before = (spent_by_thread(), notify::copying());
+            let before = spent_by_thread();
             let (mut joined, mut cut) = (Vec::new(), Vec::new());
             for (socket, way) in to_it {
                 match self.judge(socket.endpoint(), &way) {
@@ -217,10 +198,9 @@ impl Mediator {
             }
             self.join_all(&joined, false);
             self.cut_all(&cut);
-            let worked = Duration::from_nanos(spent_by_thread().saturating_sub(before.0));
-            let took = worked.max(notify::copying() - before.1);
+            let worked = Duration::from_nanos(spent_by_thread().saturating_sub(before));
+            let took = self.done_for(owner, begun).max(worked);
             self.datagrams.late.took(owner, took, Instant::now());
-            self.spends(owner, spending);
         }
     }
 
@@ -285,25 +265,15 @@ impl Mediator {
     /// Copies of sockets, by cookie: from where they were seen, else from any thread of their
     /// endpoint that has called, at these numbers. Each thread's are looked through once.
     pub(in crate::mediate) fn taken(
-        &mut self,
+        &self,
         sockets: &[Socket],
         numbers: Range<i32>,
     ) -> BTreeMap<u64, OwnedFd> {
         let (mut taken, mut wanted) = (BTreeMap::new(), BTreeMap::new());
-        let mut stood = Stood::default();
         for socket in sockets {
-            let slot = socket.endpoint();
-            if stood.is_enough(slot) {
-                continue;
-            }
-            let (found, took) = stood.times(slot, || self.at_place(socket));
-            match found {
+            match self.at_place(socket) {
                 Some(fd) => drop(taken.insert(socket.cookie(), fd)),
-                None => drop(wanted.insert(socket.cookie(), slot)),
-            }
-            // What is there in its place has who looks wait.
-            if took >= SLOW {
-                self.table.place(socket.cookie(), 0);
+                None => drop(wanted.insert(socket.cookie(), socket.endpoint())),
             }
         }
         let slots: BTreeSet<u32> = wanted.values().copied().collect();
@@ -315,7 +285,7 @@ impl Mediator {
             })
             .collect();
         for (slot, thread) in threads {
-            if stood.is_enough(slot) {
+            if self.has_stood(slot) {
                 continue;
             }
             let shown = |cookie, fd| {
@@ -325,7 +295,7 @@ impl Mediator {
                 !wanted.is_empty()
             };
             let looks = || circuits::search(thread, numbers.clone(), shown);
-            stood.times(slot, || self.stands(slot, looks));
+            self.stands(slot, looks);
         }
         taken
     }

@@ -19,8 +19,8 @@ pub(in crate::mediate) struct Spares {
     by_name: BTreeMap<[u8; 16], u64>,
     /// Each sender's, the oldest first.
     of: BTreeMap<u64, VecDeque<[u8; 16]>>,
-    /// Each sender's that are open.
-    open: BTreeMap<u64, Vec<OwnedFd>>,
+    /// Each sender's that are open, and its endpoint, also once it is gone.
+    open: BTreeMap<u64, (u32, Vec<OwnedFd>)>,
 }
 
 impl Spares {
@@ -41,12 +41,25 @@ impl Spares {
         self.by_name.insert(name, sender);
     }
 
-    /// Those are closed of which nothing waits anywhere.
-    fn close_idle(&mut self) {
-        self.open.retain(|_, fds| {
+    /// Those are closed of which nothing waits anywhere, or whose sender is gone.
+    fn close_idle(&mut self, is_known: impl Fn(u64) -> bool) {
+        self.open.retain(|sender, (_, fds)| {
             fds.retain(|fd| !sockets::is_all_read(fd));
-            !fds.is_empty()
+            !fds.is_empty() && is_known(*sender)
         });
+    }
+
+    /// An endpoint is gone.
+    pub(in crate::mediate) fn closes(&mut self, slot: u32) {
+        self.open.retain(|_, (of, _)| *of != slot);
+    }
+
+    /// Open ones of an endpoint, and of all.
+    fn count(&self, slot: u32) -> (usize, usize) {
+        let all = self.open.values();
+        let own = all.clone().filter(|(of, _)| *of == slot);
+        let many = |(_, fds): &(u32, Vec<OwnedFd>)| fds.len();
+        (own.map(many).sum(), all.map(many).sum())
     }
 
     /// Nothing is known of other senders any more.
@@ -64,39 +77,34 @@ impl Mediator {
         data: &[u8],
         to: [u8; 16],
     ) -> Result<(), Errno> {
-        let own = self.datagrams.spares.open.get(&sender);
+        let spares = &mut self.datagrams.spares;
+        let own = spares.open.get(&sender).map(|(_, fds)| fds);
         let fits = |fd: &&OwnedFd| sockets::fits(fd, data.len(), 1);
         if let Some(fd) = own.and_then(|own| own.iter().find(fits)) {
             return sockets::sends(fd, data, to);
         }
         let has = own.map_or(0, Vec::len);
-        let whose =
-            |table: &Table, sender: u64| table.socket(sender).map(circuit::Socket::endpoint);
-        let count = |spares: &Spares| {
-            let of = whose(&self.table, sender);
-            let all = spares.open.iter().map(|(of, fds)| (*of, fds.len()));
-            let own = all.clone().filter(|it| whose(&self.table, it.0) == of);
-            (
-                own.map(|it| it.1).sum::<usize>(),
-                all.map(|it| it.1).sum::<usize>(),
-            )
-        };
+        let table = &self.table;
+        let slot = table
+            .socket(sender)
+            .map_or(u32::MAX, circuit::Socket::endpoint);
         // An endpoint has as many as there is room for others.
-        let is_full = |(own, all): (usize, usize)| {
+        let is_full = |spares: &Spares| {
+            let (own, all) = spares.count(slot);
             own >= OPEN_ALL.saturating_sub(all) && guard!("circuits-spares-own")
         };
-        if is_full(count(&self.datagrams.spares)) {
-            self.datagrams.spares.close_idle();
+        if is_full(spares) {
+            spares.close_idle(|sender| table.socket(sender).is_some());
         }
-        if (has >= OPEN || is_full(count(&self.datagrams.spares))) && guard!("circuits-spares") {
+        if (has >= OPEN || is_full(spares)) && guard!("circuits-spares") {
             return Err(Errno::AGAIN);
         }
-        let spares = &mut self.datagrams.spares;
         let name = secret()?;
         let spare = sockets::datagram(true, name)?;
         sockets::sends(&spare.fd, data, to)?;
         spares.insert(sender, name);
-        spares.open.entry(sender).or_default().push(spare.fd);
+        let (_, open) = spares.open.entry(sender).or_insert((slot, Vec::new()));
+        open.push(spare.fd);
         Ok(())
     }
 
@@ -180,23 +188,28 @@ mod tests {
         // So much each that it needs all of what one sender may have.
         let came = (0..2000).filter(|n| sends(&mut mediator, 1 + n % 100, 0).is_ok());
         assert!(came.count() >= OPEN_ALL / 2);
-        let open = |mediator: &Mediator| -> usize {
-            mediator.datagrams.spares.open.values().map(Vec::len).sum()
-        };
+        let open = |mediator: &Mediator| -> usize { mediator.datagrams.spares.count(0).1 };
         assert_eq!(open(&mediator), OPEN_ALL / 2);
         assert_eq!(sends(&mut mediator, 5000, 1), Ok(()));
         assert_eq!(sends(&mut mediator, 101, 0), Err(Errno::AGAIN));
+        // Who closes what it sends by has no more for that.
+        for sender in 1..=64 {
+            mediator.table.closed(sender).unwrap();
+        }
+        let mut more = 0;
+        for sender in 6000..6100 {
+            more += usize::from(sends(&mut mediator, sender, 0).is_ok());
+            mediator.table.closed(sender).unwrap();
+        }
+        assert!(
+            more > 0 && open(&mediator) <= OPEN_ALL / 2 + 1,
+            "{}",
+            open(&mediator)
+        );
+        // What is read is kept by nobody.
         kept.clear();
-        assert_eq!(sends_once(&mut mediator, 101), Ok(()));
-        assert_eq!(open(&mediator), 1);
-    }
-
-    fn sends_once(mediator: &mut Mediator, sender: u64) -> Result<(), Errno> {
-        let name = secret().unwrap();
-        let receiver = sockets::datagram(true, name).unwrap();
-        let sent = mediator.by_spare(sender, &[7; 100], name);
-        drop(receiver);
-        sent
+        mediator.datagrams.spares.close_idle(|_| true);
+        assert_eq!(open(&mediator), 0);
     }
 
     #[test]
@@ -221,7 +234,10 @@ mod tests {
             .collect();
         assert!(came[0] >= OPEN && came[1] > 0, "{came:?}");
         let spares = &mediator.datagrams.spares;
-        assert_eq!((spares.open[&1].len(), spares.by_name.len()), (OPEN, OPEN));
+        assert_eq!(
+            (spares.open[&1].1.len(), spares.by_name.len()),
+            (OPEN, OPEN)
+        );
         // What is read makes room, for the same sockets.
         drop(receivers);
         let name = secret().unwrap();

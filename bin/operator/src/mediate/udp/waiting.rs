@@ -62,9 +62,9 @@ impl Mediator {
                 _ => Errno::INPROGRESS,
             };
             if let Some((slot, listener)) = find(waits.program) {
-                let spending = Spending::begins();
+                let begun = self.starts();
                 let _ = listener.answer(waits.call.id, Err(errno));
-                self.spends(slot, spending);
+                self.done_for(slot, begun);
             }
             self.done_with(waits.note);
         }
@@ -96,10 +96,10 @@ impl Mediator {
                 self.done_with(waits.note);
                 continue;
             };
-            let spending = Spending::begins();
+            let begun = self.starts();
             if !listener.is_live(waits.call.id) {
                 self.done_with(waits.note);
-                self.spends(slot, spending);
+                self.done_for(slot, begun);
                 continue;
             }
             let came = match self.attempt(slot, waits.program, (waits.note, &waits.call), listener)
@@ -113,7 +113,7 @@ impl Mediator {
             };
             self.write();
             self.finish(waits.program, waits.note, waits.call, listener, came);
-            self.spends(slot, spending);
+            self.done_for(slot, begun);
         }
     }
 
@@ -129,9 +129,9 @@ impl Mediator {
         }
         for waits in self.datagrams.receivers.overdue(Instant::now()) {
             if let Some((slot, listener)) = find(waits.program) {
-                let spending = Spending::begins();
+                let begun = self.starts();
                 let _ = listener.answer(waits.call.id, Err(Errno::AGAIN));
-                self.spends(slot, spending);
+                self.done_for(slot, begun);
             }
             self.done_with(waits.note);
         }
