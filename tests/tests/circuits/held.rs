@@ -220,7 +220,8 @@ print(time.monotonic() - began)
     // A socket and a connect each: 50 at once, and 70 in 1.4 s.
     let few = asks("few");
     assert!(few > 1.0, "{few}");
-    assert!(asks("app") < few / 2.0);
+    // Whom a limit holds up it holds up each time; a machine that is busy does not.
+    assert!((0..5).any(|_| asks("app") < few / 2.0));
     let status = scene.instance.say(&["status"]).unwrap().out;
     assert!(status.contains("set-ups delayed"), "{status}");
     scene.kill_operator();
