@@ -162,7 +162,7 @@ pub fn ends(table: &Table, cookie: u64) -> Vec<Socket> {
 
 /// How long one look at many descriptors of an endpoint's programs may have this process wait for what is closed
 /// again: microseconds altogether, but where a program's file is slow at it.
-pub const STANDS: Duration = Duration::from_millis(100);
+const STANDS: Duration = Duration::from_millis(100);
 
 /// Whether that has lasted too long.
 pub fn is_enough(stood: Duration) -> bool {

@@ -8,62 +8,16 @@
 // its uses), "sends" (nobody, but it sends, and has closed the circuit to port 80 that it sends by; "sends executes": and executes the file). It prints what each call came to. "give" and "linger"
 // are no programs of circuits: they take over an operator, whose number is the second argument, and
 // have it say the third (a message in hexadecimal) with the file, or with TCP that lingers.
-#define _GNU_SOURCE
 #include <arpa/inet.h>
-#include <errno.h>
 #include <fcntl.h>
-#include <linux/fuse.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
-#include <unistd.h>
-
-static void must(int ok, const char *what) {
-    if (!ok) { printf("%s: %s\n", what, strerrorname_np(errno)); fflush(stdout); _exit(2); }
-}
-
-// Has a byte for each question that is not answered.
-static int asked[2];
-
-// Answers what a file of one page is opened by, and nothing else: what asks for more waits.
-static void serves(int fuse, int silent) {
-    static char in[1 << 20];
-    for (;;) {
-        ssize_t got = read(fuse, in, sizeof in);
-        if (got < 0 && (errno == EINTR || errno == ENOENT)) continue;
-        if (got <= 0) _exit(0);
-        struct fuse_in_header *h = (void *)in;
-        struct { struct fuse_out_header h; union { struct fuse_init_out init; struct fuse_open_out open; struct fuse_attr_out attr; char page[4096]; } b; } out;
-        memset(&out, 0, sizeof out);
-        size_t body = 0;
-        if (h->opcode == FUSE_INIT) {
-            out.b.init.major = FUSE_KERNEL_VERSION; out.b.init.minor = 31; out.b.init.max_write = 4096;
-            body = sizeof out.b.init;
-        } else if (h->opcode == FUSE_OPEN) body = sizeof out.b.open;
-        else if (h->opcode == FUSE_GETATTR) {
-            out.b.attr.attr_valid = 1000; out.b.attr.attr.ino = 1; out.b.attr.attr.mode = S_IFREG | 0777;
-            out.b.attr.attr.nlink = 1; out.b.attr.attr.size = 4096;
-            body = sizeof out.b.attr;
-        } else if (h->opcode == FUSE_READ && silent == FUSE_WRITE) {
-            body = sizeof out.b.page;
-        } else if ((int)h->opcode == silent) {
-            if (write(asked[1], "", 1) < 0) {}
-            continue;
-        } else if (h->opcode == FUSE_INTERRUPT || h->opcode == FUSE_FORGET) continue;
-        else out.h.error = -ENOSYS;
-        out.h.unique = h->unique; out.h.len = sizeof out.h + body;
-        if (write(fuse, &out, out.h.len) < 0) {}
-    }
-}
 
 // What it is: descriptor 3 of an operator is its link with the supervisor.
 static void gives(const char *operator, const char *hex, int fd) {
@@ -185,7 +139,7 @@ int main(int count, char **args) {
     int server = fork();
     if (server == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-        serves(fuse, shared ? FUSE_WRITE : memory ? FUSE_READ : FUSE_FLUSH);
+        serves(fuse, shared ? FUSE_WRITE : memory ? FUSE_READ : FUSE_FLUSH, 0);
     }
     close(fuse);
     int held = open(path, O_RDWR);

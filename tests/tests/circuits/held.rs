@@ -3,7 +3,8 @@
 use crate::scene::{GUARDED, OPEN, Scene, kill};
 use std::time::{Duration, Instant};
 
-const C: &str = include_str!("held.c");
+/// The program that does.
+pub const C: &str = concat!(include_str!("fuse.c"), include_str!("held.c"));
 
 fn scene(spec: &str) -> Scene {
     let scene = Scene::of(spec);

@@ -431,7 +431,7 @@ fn a_hidden_circuit_to_another_tenant_ends_with_its_address_and_with_its_endpoin
 fn a_program_that_is_executing_another_holds_no_search_up() {
     let guarded = format!("{OPEN}{GUARDED}");
     let scene = Scene::of(&guarded);
-    scene.compile("held", include_str!("held.c"));
+    scene.compile("held", crate::held::C);
     scene.file("hands.py", HANDS);
     let mut held = vec![scene.start("app", "exec {f}/held exec 40", "holds")];
     held.extend((0..3).map(|_| scene.start("app", "exec {f}/held shared", "holds")));
@@ -588,7 +588,7 @@ s = socket.create_connection(('10.1.1.12', 80)); print('begun', flush=True); pri
 fn a_file_in_the_place_of_a_circuit_holds_no_revocation_up() {
     let guarded = format!("{OPEN}{GUARDED}");
     let scene = Scene::of(&guarded);
-    scene.compile("held", include_str!("held.c"));
+    scene.compile("held", crate::held::C);
     let _web = scene.start("web", "{peer} stream 80", "serving");
     let held = scene.start("app", "exec {f}/held swap", "holds");
     scene.apply(&guarded.replace("ports: [80]", "ports: [99]"));

@@ -2,59 +2,20 @@
 // first says where: "cut" (such a file has each number that an end of a circuit to port 80 was at), "puts" (the
 // numbers at which datagram sockets are put), "binds" (those that datagram sockets were at that are connected to a port
 // of here, which is bound then). It prints how long what it asked for then took, in milliseconds.
-#define _GNU_SOURCE
 #include <arpa/inet.h>
-#include <errno.h>
 #include <fcntl.h>
-#include <linux/fuse.h>
 #include <sched.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <time.h>
-#include <unistd.h>
-
-static void must(int ok, const char *what) {
-    if (!ok) { printf("%s: %s\n", what, strerrorname_np(errno)); fflush(stdout); _exit(2); }
-}
 
 static double now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return t.tv_sec * 1e3 + t.tv_nsec / 1e6;
-}
-
-// Answers what a file is opened by at once, and whoever closes it after so long.
-static void serves(int fuse, int ms) {
-    static char in[1 << 20];
-    for (;;) {
-        ssize_t got = read(fuse, in, sizeof in);
-        if (got < 0 && (errno == EINTR || errno == ENOENT)) continue;
-        if (got <= 0) _exit(0);
-        struct fuse_in_header *h = (void *)in;
-        struct { struct fuse_out_header h; union { struct fuse_init_out init; struct fuse_open_out open; struct fuse_attr_out attr; } b; } out;
-        memset(&out, 0, sizeof out);
-        size_t body = 0;
-        if (h->opcode == FUSE_INIT) {
-            out.b.init.major = FUSE_KERNEL_VERSION; out.b.init.minor = 31; out.b.init.max_write = 4096;
-            body = sizeof out.b.init;
-        } else if (h->opcode == FUSE_OPEN) body = sizeof out.b.open;
-        else if (h->opcode == FUSE_GETATTR) {
-            out.b.attr.attr_valid = 1000; out.b.attr.attr.ino = 1; out.b.attr.attr.mode = S_IFREG | 0777;
-            out.b.attr.attr.nlink = 1; out.b.attr.attr.size = 4096;
-            body = sizeof out.b.attr;
-        } else if (h->opcode == FUSE_FLUSH) usleep(ms * 1000);
-        else if (h->opcode == FUSE_INTERRUPT || h->opcode == FUSE_FORGET) continue;
-        else out.h.error = -ENOSYS;
-        out.h.unique = h->unique; out.h.len = sizeof out.h + body;
-        if (write(fuse, &out, out.h.len) < 0) {}
-    }
 }
 
 static int slow_file(int ms) {
@@ -67,7 +28,7 @@ static int slow_file(int ms) {
     close(open("/mnt/f", O_CREAT | O_RDWR, 0666));
     sprintf(text, "fd=%d,rootmode=100666,user_id=0,group_id=0", fuse);
     must(mount("f", "/mnt/f", "fuse", 0, text) == 0, "mount");
-    if (fork() == 0) { prctl(PR_SET_PDEATHSIG, SIGKILL); serves(fuse, ms); }
+    if (fork() == 0) { prctl(PR_SET_PDEATHSIG, SIGKILL); serves(fuse, -1, ms); }
     close(fuse);
     int file = open("/mnt/f", O_RDWR);
     must(file >= 0, "open");

@@ -13,7 +13,8 @@ while True: kept.append(s.accept()[0])
 
 fn scene(spec: &str) -> Scene {
     let scene = Scene::of(spec);
-    scene.compile("slow", include_str!("slow.c"));
+    let c = concat!(include_str!("fuse.c"), include_str!("slow.c"));
+    scene.compile("slow", c);
     scene.file("keeps.py", KEEPS);
     scene
 }

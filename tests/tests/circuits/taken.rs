@@ -24,7 +24,7 @@ fn hex(message: &Message) -> String {
 fn what_it_gives_holds_nobody_up() {
     let spec = OPEN;
     let scene = Scene::of(spec);
-    scene.compile("held", include_str!("held.c"));
+    scene.compile("held", crate::held::C);
     let _web = scene.start("web", "{peer} serve 80", "serving");
     let program = Message::new(
         0,

@@ -206,7 +206,7 @@ impl Mediator {
         let before = notify::copying();
         for number in MEDIATED.rev() {
             // What it has there is long in closing: as if it had no number left.
-            if notify::copying() - before >= circuits::STANDS && guard!("circuits-puts-in-time") {
+            if circuits::is_enough(notify::copying() - before) {
                 return Err(Errno::MFILE);
             }
             match target.take_socket(number.cast_signed()) {

@@ -1,0 +1,47 @@
+//! What comes just as a sleep is announced.
+
+use super::*;
+
+#[test]
+fn what_comes_while_a_sleep_is_announced_leaves_few_tokens() {
+    let pipe = Rc::new(Pipe::of(1000));
+    let (memory, mut writer, mut reader) = switched(&pipe);
+    let to = Rc::clone(&pipe);
+    let writes = move || assert_eq!(writer.write(&*to, b"x", Full::Spills), Ok(1));
+    *memory.0.announced.borrow_mut() = Some(Box::new(writes));
+    for _ in 0..1000 {
+        assert_eq!(read(&mut reader, &pipe, 9), Ok(b"x".to_vec()));
+        // Who polls finds it readable, for there may be more than was read.
+        let tokens = pipe.holds().len() / 2;
+        assert!((1..=9).contains(&tokens), "{tokens}");
+    }
+    let writes = memory.0.announced.take();
+    assert_eq!(read(&mut reader, &pipe, 9), Err(Stop::Blocked));
+    assert_eq!(pipe.holds(), []);
+    writes.unwrap()();
+    assert!(pipe.is_readable());
+    assert_eq!(read(&mut reader, &pipe, 9), Ok(b"x".to_vec()));
+}
+
+/// Also where it is said as tokens are taken that nobody looked at.
+#[test]
+fn what_the_kernel_says_once_is_told_when_all_is_read() {
+    let pipe = Rc::new(Pipe::of(1000));
+    let (memory, mut writer, mut reader) = switched(&pipe);
+    let (to, turn) = (Rc::clone(&pipe), Cell::new(0));
+    let writes = move || {
+        assert_eq!(writer.write(&*to, b"x", Full::Spills), Ok(1));
+        turn.set(turn.get() + 1);
+        // Nothing is there that could be taken, and its peer is gone.
+        to.bytes.borrow_mut().clear();
+        to.failed.set(turn.get() == 8);
+        to.ended.set(turn.get() == 8);
+    };
+    *memory.0.announced.borrow_mut() = Some(Box::new(writes));
+    for _ in 0..8 {
+        assert_eq!(read(&mut reader, &pipe, 9), Ok(b"x".to_vec()));
+    }
+    drop(memory.0.announced.take());
+    assert!(!pipe.failed.get(), "it was said");
+    assert_eq!(read(&mut reader, &pipe, 9), Err(Stop::Socket(104)));
+}
