@@ -5,16 +5,17 @@ use crate::Options;
 use crate::pairs::Pair;
 use crate::results::Figure;
 use e2e::Ended;
-use rustix::process::{Pid, Signal, kill_process};
 use std::io::Read;
-use std::process::Stdio;
-use std::time::Duration;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 const PORT: u16 = 7009;
 /// Threads that connect again and again.
 const CONNECTS: usize = 1000;
 /// Between two deaths.
 const PAUSE: Duration = Duration::from_millis(700);
+/// For one to come.
+const LIMIT: Duration = Duration::from_secs(2);
 
 /// Both figures.
 pub fn run(pair: &Pair, options: &Options) -> Result<[Figure; 2], String> {
@@ -34,13 +35,12 @@ pub fn run(pair: &Pair, options: &Options) -> Result<[Figure; 2], String> {
     client.arg(CONNECTS.to_string()).stdout(Stdio::piped());
     let mut client = Ended(client.spawn().map_err(|e| format!("talk: {e}"))?);
     let (mut killed, taken) = (Vec::new(), pair.taken()?);
-    for _ in 0..deaths {
-        std::thread::sleep(PAUSE);
-        let operator = pair
-            .operator()
-            .and_then(|id| Pid::from_raw(id.cast_signed()));
+    let begun = Instant::now();
+    for step in 1..=deaths {
+        let next = PAUSE * step as u32;
+        std::thread::sleep(next.saturating_sub(begun.elapsed()));
         killed.push(worker::clock::monotonic());
-        kill_process(operator.ok_or("no operator")?, Signal::KILL).map_err(|e| e.to_string())?;
+        dies(pair.operator().ok_or("no operator")?, step)?;
     }
     let mut said = String::new();
     let out = client.0.stdout.as_mut().ok_or("no output")?;
@@ -67,7 +67,7 @@ pub fn run(pair: &Pair, options: &Options) -> Result<[Figure; 2], String> {
         return Err("connections ended before the last death".to_owned());
     }
     let what = format!(
-        "{CONNECTS} threads connect, say a byte, hear it, close; the operator killed {deaths} times, whatever it just did (at each of its system calls: a test, `instants`), {} connections in all",
+        "{CONNECTS} threads connect, say a byte, hear it, close; the operator killed {deaths} times, as it began its first system call from some moment on, its second, and so on (a set-up is some 40), {} connections in all",
         ends.len()
     );
     Ok([
@@ -81,6 +81,24 @@ pub fn run(pair: &Pair, options: &Options) -> Result<[Figure; 2], String> {
                 "connections that took more than two seconds, or failed but for those that an operator died with just as it had taken them from the kernel's queue, as `status` counts (`taken`); {what}"
             )),
     ])
+}
+
+/// Has it killed as it begins the `step`th system call from now on.
+fn dies(operator: u32, step: usize) -> Result<(), String> {
+    let mut strace = Command::new("strace");
+    strace.args(["-qq", "-p", &operator.to_string(), "-e", "trace=all"]);
+    strace.args(["-e", &format!("inject=all:signal=KILL:when={step}")]);
+    let strace = strace.stderr(Stdio::null()).spawn();
+    let mut strace = Ended(strace.map_err(|e| format!("strace: {e}"))?);
+    let limit = Instant::now() + LIMIT;
+    // It ends with whom it traces.
+    while matches!(strace.0.try_wait(), Ok(None)) {
+        if Instant::now() > limit {
+            return Err(format!("the operator began no {step} system calls"));
+        }
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    Ok(())
 }
 
 /// The longest pause between two ends that reaches into the half second after a moment, ms.

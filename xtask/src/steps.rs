@@ -247,7 +247,7 @@ pub fn test(root: &Path, full: bool, only: Option<&str>) -> Result<(), String> {
             continue;
         }
         println!("── {} ", step.name);
-        let start = Instant::now();
+        let (start, before) = (Instant::now(), processors());
         let work = || match &step.work {
             Work::Cargo(words, variables) => run(root, words, variables),
             Work::Own(work) => work(root),
@@ -263,8 +263,17 @@ pub fn test(root: &Path, full: bool, only: Option<&str>) -> Result<(), String> {
             Some(_) => (work(), Vec::new()),
         };
         let own = (step.name, result, start.elapsed());
+        let worked = processors() - before;
         for (name, result, time) in std::iter::once(own).chain(others) {
-            times.push(format!("{:>6.1} s  {name}", time.as_secs_f64()));
+            // What runs beside it is in its time of processors, and says its own at its own end.
+            let worked = match name == step.name {
+                true => format!("{worked:>6} s"),
+                false => String::new(),
+            };
+            times.push(format!(
+                "{:>6.1} s {worked:>8} of processors  {name}",
+                time.as_secs_f64()
+            ));
             match result {
                 Ok(()) => passed += 1,
                 Err(message) => {
@@ -282,6 +291,16 @@ pub fn test(root: &Path, full: bool, only: Option<&str>) -> Result<(), String> {
         // Last, where who reads only a log's end finds it.
         Err(format!("failed: {}", failed.join("\nfailed: ")))
     }
+}
+
+/// Seconds of processors that all children which have ended took (proc_pid_stat(5), `cutime` and `cstime`).
+fn processors() -> u64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // Behind the name, which may have anything in it.
+    let words = stat.rsplit(')').next().unwrap_or_default();
+    let numbers = words.split_ascii_whitespace().skip(13).take(2);
+    let ticks: u64 = numbers.filter_map(|word| word.parse::<u64>().ok()).sum();
+    ticks / 100
 }
 
 /// What a step that ran beside the others said of its failure, in a few lines.
