@@ -6,7 +6,7 @@
 )]
 
 use crate::file::{is_sealed_shape, sparse_file};
-use crate::mapping::{Mapping, WritableMapping, has_fast_strings};
+use crate::mapping::{Mapping, Twice, WritableMapping, has_fast_strings};
 use ring::{
     BadGeometry, ConsumerMemory, ConsumerWord, Geometry, PAGE, ProducerMemory, ProducerWord,
 };
@@ -39,11 +39,12 @@ pub const LINE: usize = 64;
 /// so that a circuit which moves little at a time takes no page table for the rest.
 const NEAR: usize = 60 << 10;
 
-/// What a side writes by: its data twice in a row, and all words.
+/// What a side writes by: its data, and all words.
 pub struct CircuitWriter {
     words: Arc<WritableMapping>,
-    /// What does not run over the end is reached by the second time: see [`circuit_ends`].
     data: WritableMapping,
+    /// The same, for what runs over the end.
+    twice: Twice,
     capacity: usize,
     /// The first of the data once more.
     near: WritableMapping,
@@ -90,18 +91,20 @@ impl Takes {
     }
 }
 
-/// What a side reads by: the other's data twice in a row, read-only.
+/// What a side reads by: the other's data.
 pub struct CircuitReader {
     words: Arc<WritableMapping>,
     data: Mapping,
+    twice: Twice,
     capacity: usize,
     near: Mapping,
     /// Who reads.
     side: Side,
 }
 
-/// Maps a side's two ends, and tells the shape of each direction. The four times that data are there lie
-/// in a row; the two in the middle, which copies use alone, are what one page of the page table knows.
+/// Maps a side's two ends, and tells the shape of each direction. Three mappings, all of which can be written, so that
+/// what lies in a row in the file is one: of a process's there are 65,530 (`vm.max_map_count`), and each is memory of
+/// the kernel's. The data of both directions lie where one page of the page table knows them.
 ///
 /// # Errors
 /// `InvalidInput`: the file is shorter than it should be or can be shrunk, or the capacity is
@@ -116,10 +119,9 @@ pub fn circuit_ends(
     if capacity < PAGE || !is_sealed_shape(fd.as_fd(), file_bytes(capacity))? {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    let own = data_at(side, capacity);
-    let other = data_at(side.other(), capacity);
+    let [one, other] = [Side::Began, Side::Accepted].map(|side| data_at(side, capacity));
     let some = NEAR.min(capacity);
-    let parts = [(0, PAGE, true), (own, some, true), (other, some, false)];
+    let parts = [(0, one + some), (other, some)];
     let near = Mapping::near(fd.as_fd(), &parts)?.map(Arc::new);
     let part = |at, len| match &near {
         Some(near) => Mapping::part(near, at, len),
@@ -131,20 +133,24 @@ pub fn circuit_ends(
         None => WritableMapping::new(fd.as_fd(), PAGE)?,
     };
     let words = Arc::new(words);
-    let [written, read] = Mapping::rounds(fd.as_fd(), [(own, true), (other, false)], capacity)?;
+    let data = Arc::new(Mapping::aligned(fd.as_fd(), one, 2 * capacity)?);
+    let data_of = |of: Side| Mapping::part(&data, data_at(of, capacity) - one, capacity);
+    let near_of = |of: Side| part(one + of as usize * some, some);
     let writer = CircuitWriter {
         words: Arc::clone(&words),
-        data: WritableMapping::adopt(written),
+        data: WritableMapping::adopt(data_of(side)?),
+        twice: Twice::new(data_of(side)?),
         capacity,
-        near: WritableMapping::adopt(part(PAGE, some)?),
+        near: WritableMapping::adopt(near_of(side)?),
         side,
         takes: Takes::default(),
     };
     let reader = CircuitReader {
         words,
-        data: read,
+        data: data_of(side.other())?,
+        twice: Twice::new(data_of(side.other())?),
         capacity,
-        near: part(PAGE + some, some)?,
+        near: near_of(side.other())?,
         side,
     };
     Ok((writer, reader, geometry))
@@ -185,12 +191,20 @@ impl CircuitWriter {
     }
 
     /// Where so many bytes of the data lie from `at` on; they may run over the end, where the
-    /// data begin again. `None`: more than there are.
+    /// data begin again. `None`: more than there are, or no more mappings are to be had for what runs over the end.
+    #[inline]
     pub fn place(&self, at: usize, bytes: usize) -> Option<NonNull<u8>> {
         let near = self.near.pointer(at, bytes);
-        let second = || self.data.pointer(self.capacity.checked_add(at)?, bytes);
-        let round = || self.data.pointer(at, bytes);
-        near.or_else(second).or_else(round)
+        let once = near.or_else(|| self.data.pointer(at, bytes));
+        once.or_else(|| self.twice.pointer(at, bytes))
+    }
+
+    /// How many of so many bytes from `at` on lie in a row, wherever that is.
+    pub fn reach(&self, at: usize, bytes: usize) -> usize {
+        match self.place(at, bytes) {
+            Some(_) => bytes,
+            None => bytes.min(self.capacity.saturating_sub(at)),
+        }
     }
 
     /// Makes lines of data where they lie: each comes by value, so that nothing is between it and
@@ -241,11 +255,12 @@ impl CircuitWriter {
         true
     }
 
-    /// Reads from a descriptor right into the data; how many bytes.
+    /// Reads from a descriptor right into the data, as many as lie in a row; how many bytes.
     ///
     /// # Errors
     /// read(2)'s.
     pub fn read_from(&self, fd: BorrowedFd<'_>, at: usize, bytes: usize) -> io::Result<usize> {
+        let bytes = self.reach(at, bytes);
         let to = self.place(at, bytes).ok_or(io::ErrorKind::InvalidInput)?;
         // SAFETY: `bytes` from there on are mapped and writable; no reference to them exists.
         let n = unsafe { libc::read(fd.as_raw_fd(), to.as_ptr().cast(), bytes) };
@@ -284,9 +299,19 @@ impl CircuitReader {
 
     /// Where so many bytes of the data lie, as [`CircuitWriter::place`]: the peer can change
     /// them at any time.
+    #[inline]
     pub fn place(&self, at: usize, bytes: usize) -> Option<NonNull<u8>> {
         let near = self.near.pointer(at, bytes);
-        near.or_else(|| self.data.pointer(at, bytes))
+        let once = near.or_else(|| self.data.pointer(at, bytes));
+        once.or_else(|| self.twice.pointer(at, bytes))
+    }
+
+    /// As [`CircuitWriter::reach`].
+    pub fn reach(&self, at: usize, bytes: usize) -> usize {
+        match self.place(at, bytes) {
+            Some(_) => bytes,
+            None => bytes.min(self.capacity.saturating_sub(at)),
+        }
     }
 
     /// Looks at lines of data where they lie: each comes by value, a copy that nobody changes.
@@ -309,11 +334,12 @@ impl CircuitReader {
         true
     }
 
-    /// Writes data to a descriptor; how many bytes.
+    /// Writes data to a descriptor, as many as lie in a row; how many bytes.
     ///
     /// # Errors
     /// write(2)'s.
     pub fn write_to(&self, fd: BorrowedFd<'_>, at: usize, bytes: usize) -> io::Result<usize> {
+        let bytes = self.reach(at, bytes);
         let from = self.place(at, bytes).ok_or(io::ErrorKind::InvalidInput)?;
         // SAFETY: `bytes` from there on are mapped; the kernel copies them, whatever they are.
         let n = unsafe { libc::write(fd.as_raw_fd(), from.as_ptr().cast(), bytes) };
@@ -346,9 +372,9 @@ impl ProducerMemory for CircuitWriter {
         }
         // In two, where it runs over the end: the rest lies at the start.
         let (one, rest) = bytes.split_at(bytes.len().min(self.capacity - at));
-        self.data.copy_in(self.capacity + at, one);
+        self.data.copy_in(at, one);
         if !rest.is_empty() {
-            self.data.copy_in(self.capacity, rest);
+            self.data.copy_in(0, rest);
         }
     }
     #[inline]

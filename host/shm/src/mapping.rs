@@ -2,7 +2,7 @@
 #![expect(unsafe_code, reason = "mapping memory and touching it by address")]
 
 use crate::near;
-use rustix::mm::{MapFlags, ProtFlags};
+use rustix::mm::{MapFlags, MremapFlags, ProtFlags};
 use std::arch::asm;
 use std::arch::x86_64::{
     __cpuid, __cpuid_count, __m128i, _MM_HINT_ET0, _MM_HINT_T0, _mm_loadu_si128, _mm_prefetch,
@@ -12,9 +12,9 @@ use std::ffi::c_void;
 use std::io;
 use std::ops::Deref;
 use std::os::fd::BorrowedFd;
-use std::ptr::NonNull;
+use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, compiler_fence};
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering, compiler_fence};
 
 /// A shared mapping, to be read. Stays mapped, at its whole length, until dropped.
 pub(crate) struct Mapping {
@@ -55,42 +55,40 @@ impl Mapping {
         Mapping::map(fd, len, READ)
     }
 
-    /// Maps `len` bytes of a file twice in a row, and others behind them twice too. Each: where they
-    /// begin, whether they are written. The second time of the ones and the first of the others lie at a multiple
-    /// of both lengths. All are multiples of the page size, and within the file; `len` is a power of two.
-    pub(crate) fn rounds(
-        fd: BorrowedFd<'_>,
-        each: [(usize, bool); 2],
-        len: usize,
-    ) -> io::Result<[Mapping; 2]> {
-        // As much more as it takes to begin at the right place.
-        let whole = Arc::new(Mapping::reserve(6 * len)?);
-        let second = (whole.base.addr().get() + len).next_multiple_of(2 * len);
-        let first = second - len - whole.base.addr().get();
-        for (n, (at, writes)) in each.into_iter().enumerate() {
-            let prot = if writes { WRITE } else { READ };
-            let flags = MapFlags::SHARED | MapFlags::FIXED;
-            for time in [2 * n, 2 * n + 1] {
-                // SAFETY: inside the reservation just made, which nobody else knows: four times behind
-                // less than two.
-                unsafe {
-                    let to = whole.base.as_ptr().add(first + time * len);
-                    rustix::mm::mmap(to.cast(), len, prot, flags, fd, at as u64)?;
-                }
+    /// Maps `len` bytes of a file from `at` on, to be written too, at a multiple of `len`, right below what was mapped
+    /// there before where there is room. `at` is a multiple of the page size, `len` a power of two, and both are within the file.
+    pub(crate) fn aligned(fd: BorrowedFd<'_>, at: usize, len: usize) -> io::Result<Mapping> {
+        // As much more as it takes to end at the right place.
+        let whole = Mapping::reserve(2 * len)?;
+        let last = (whole.base.addr().get() + len) & !(len - 1);
+        let first = last - whole.base.addr().get();
+        let flags = MapFlags::SHARED | MapFlags::FIXED;
+        // SAFETY: inside the reservation just made, which nobody else knows, and by no more than its length behind
+        // its start; what it leaves of that goes.
+        unsafe {
+            let to = whole.base.as_ptr().add(first);
+            rustix::mm::mmap(to.cast(), len, WRITE, flags, fd, at as u64)?;
+            let base = whole.base;
+            std::mem::forget(whole);
+            let mapping = Mapping::own(to.cast(), len)?;
+            if first > 0 {
+                rustix::mm::munmap(base.as_ptr().cast(), first)?;
             }
+            if first < len {
+                rustix::mm::munmap(to.add(len).cast(), len - first)?;
+            }
+            Ok(mapping)
         }
-        let part = |n: usize| Mapping::part(&whole, first + 2 * n * len, 2 * len);
-        Ok([part(0)?, part(1)?])
     }
 
-    /// Maps parts of a file one behind the other, at addresses near other circuits'; `None`: no
-    /// such addresses are left. A part: where it begins, how long it is, whether it is written.
+    /// Maps parts of a file one behind the other, to be written too, at addresses near other circuits'; `None`: no
+    /// such addresses are left. A part: where it begins, and how long it is.
     /// All are multiples of the page size, and within the file.
     pub(crate) fn near(
         fd: BorrowedFd<'_>,
-        parts: &[(usize, usize, bool)],
+        parts: &[(usize, usize)],
     ) -> io::Result<Option<Mapping>> {
-        let len = parts.iter().map(|(_, len, _)| len).sum();
+        let len = parts.iter().map(|(_, len)| len).sum();
         if len > near::PLACE {
             return Ok(None);
         }
@@ -100,12 +98,11 @@ impl Mapping {
         let mut mapping = Mapping::own(place, len)?;
         mapping.of = Of::Near;
         let mut to = place.cast::<u8>();
-        for &(at, len, writes) in parts {
-            let prot = if writes { WRITE } else { READ };
+        for &(at, len) in parts {
             let flags = MapFlags::SHARED | MapFlags::FIXED;
             // SAFETY: inside the place just taken, which nobody else has.
             unsafe {
-                rustix::mm::mmap(to.cast(), len, prot, flags, fd, at as u64)?;
+                rustix::mm::mmap(to.cast(), len, WRITE, flags, fd, at as u64)?;
                 to = to.add(len);
             }
         }
@@ -365,12 +362,73 @@ impl Deref for WritableMapping {
     }
 }
 
+/// A part of a shared mapping twice in a row, for what runs over its end: mapped when that is asked for first, for most
+/// never do, and a process may have so many mappings. No lock, for it is asked in signal handlers too.
+pub(crate) struct Twice {
+    once: Mapping,
+    at: AtomicPtr<u8>,
+}
+
+impl Twice {
+    pub(crate) fn new(once: Mapping) -> Twice {
+        let at = AtomicPtr::default();
+        Twice { once, at }
+    }
+
+    /// Where so many bytes from `at` on lie in a row; `None`: there are not so many, or the kernel has no more mappings
+    /// for this process.
+    #[cold]
+    pub(crate) fn pointer(&self, at: usize, bytes: usize) -> Option<NonNull<u8>> {
+        let begins = NonNull::new(self.at.load(Ordering::Acquire));
+        let begins = begins.or_else(|| self.map())?;
+        let end = at.checked_add(bytes)?;
+        // SAFETY: in bounds of what is mapped there for as long as `self` is.
+        (at < self.once.len && end <= 2 * self.once.len).then(|| unsafe { begins.add(at) })
+    }
+
+    fn map(&self) -> Option<NonNull<u8>> {
+        let len = self.once.len;
+        let whole = Mapping::reserve(2 * len).ok()?;
+        for time in [0, 1] {
+            let once = self.once.base.as_ptr().cast();
+            // SAFETY: of an old length of 0 it makes a second mapping of the same shared memory (mremap(2)), and leaves
+            // the first; inside the reservation just made, which nobody else knows.
+            unsafe {
+                let to = whole.base.as_ptr().add(time * len).cast();
+                rustix::mm::mremap_fixed(once, 0, len, MremapFlags::MAYMOVE, to).ok()?;
+            }
+        }
+        let (own, order) = (whole.base.as_ptr(), Ordering::AcqRel);
+        match self
+            .at
+            .compare_exchange(null_mut(), own, order, Ordering::Acquire)
+        {
+            Ok(_) => {
+                // It is unmapped with `self`.
+                std::mem::forget(whole);
+                NonNull::new(own)
+            }
+            Err(others) => NonNull::new(others),
+        }
+    }
+}
+
+impl Drop for Twice {
+    fn drop(&mut self) {
+        let at = *self.at.get_mut();
+        if !at.is_null() {
+            // SAFETY: exactly what `map` mapped, and nothing borrows it now.
+            let _ = unsafe { rustix::mm::munmap(at.cast(), 2 * self.once.len) };
+        }
+    }
+}
+
 impl Drop for Mapping {
     fn drop(&mut self) {
         let base = self.base.as_ptr().cast();
         match self.of {
             Of::Whole { .. } => {}
-            // SAFETY: exactly what `new`, `rounds` or `of_threads` mapped, and nothing borrows it
+            // SAFETY: exactly what `new`, `aligned` or `of_threads` mapped, and nothing borrows it
             // or has a part of it now.
             Of::Itself => drop(unsafe { rustix::mm::munmap(base, self.len) }),
             // SAFETY: it was taken there, and as above.

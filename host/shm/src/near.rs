@@ -11,9 +11,9 @@ use std::io;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-/// Bytes of a place.
-pub(crate) const PLACE: usize = 128 << 10;
-/// Places that are reserved at once: as many as the page table's page knows.
+/// Bytes of a place: all of it is mapped, for what is left would be one more mapping.
+pub(crate) const PLACE: usize = 124 << 10;
+/// Places that are reserved at once: about as many as the page table's page knows.
 const PLACES: usize = 16;
 /// Times that this is done; who comes when all are taken has addresses elsewhere.
 const CHUNKS: usize = 256;

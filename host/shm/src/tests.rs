@@ -105,7 +105,7 @@ fn much_is_copied_exactly_wherever_it_lies() {
         assert_eq!((*edge, *last), (0xee, 0xee), "{at} {len}");
         assert!((0..len).all(|n| bytes[n] == byte(n)), "{at} {len}");
     };
-    for at in [1, 64, 5000, 61_440, 70_001, 131_072, 1_000_003] {
+    for at in [1, 64, 5000, 61_440, 70_001, 131_072, 1_000_003, 1_046_000] {
         for len in [2047, 2048, 4095, 4096, 5001, 16_384, 40_001] {
             writer.write(at - 1, &vec![0xee; len + 2]);
             let bytes: Vec<u8> = (0..len).map(byte).collect();
@@ -119,6 +119,34 @@ fn much_is_copied_exactly_wherever_it_lies() {
             shows(at, lines * LINE);
         }
     }
+}
+
+/// Each is memory of the kernel's, and a process may have so many.
+#[test]
+fn a_circuits_side_is_three_mappings_and_two_more_where_something_runs_over_the_end() {
+    use ::stream::Side;
+    let file = circuit_file(1 << 20).unwrap();
+    let inode = format!(" {} ", rustix::fs::fstat(&file).unwrap().st_ino);
+    let mappings = || {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        maps.lines().filter(|line| line.contains(&inode)).count()
+    };
+    let (writer, own, _) = circuit_ends(&file, 1 << 20, Side::Began).unwrap();
+    assert_eq!(mappings(), 3);
+    let (other, reader, _) = circuit_ends(&file, 1 << 20, Side::Accepted).unwrap();
+    assert_eq!(mappings(), 6);
+    let (at, lines) = ((1 << 20) - 3 * LINE, 7);
+    assert_eq!(writer.reach(at, lines * LINE), lines * LINE);
+    assert!(writer.write_lines(at, lines, |n| [n as u8 + 1; LINE]));
+    assert_eq!(mappings(), 8);
+    let mut seen = Vec::new();
+    assert!(reader.read_lines(at, lines, |line| seen.push(line)));
+    assert_eq!(seen, [1, 2, 3, 4, 5, 6, 7].map(|n| [n; LINE]));
+    assert_eq!(mappings(), 10);
+    assert_eq!(reader.place(at, 2 << 20), None, "more than there is");
+    assert_eq!(reader.reach(at, 2 << 20), 3 * LINE, "what lies in a row");
+    drop((writer, own, other, reader));
+    assert_eq!(mappings(), 0);
 }
 
 #[test]

@@ -257,7 +257,12 @@ impl Circuit {
             let Some(ring) = &mut self.ring else { break };
             let room = ring.writer.reserve().map_err(said)?;
             if room >= min.max(1) {
-                return Ok(Reserved::ring(self, room));
+                // As long as lies in a row.
+                let room = ring.writer.memory().reach(ring.writer.offset(0), room);
+                match room >= min.max(1) {
+                    true => return Ok(Reserved::ring(self, room)),
+                    false => break,
+                }
             }
             if min > ring.writer.capacity() {
                 return Err(ErrorKind::InvalidInput.into());
@@ -284,6 +289,8 @@ impl Circuit {
             there = self.wait_at_ring()?;
         }
         if there > 0 {
+            let in_row = |ring: &Ring| ring.reader.memory().reach(ring.reader.offset(0), there);
+            let there = self.ring.as_ref().map_or(there, in_row);
             return Ok(Peeked::ring(self, there));
         }
         let mut held = std::mem::take(&mut self.held);

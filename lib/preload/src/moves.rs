@@ -69,8 +69,9 @@ fn some(
             wait_for_room(fd, writing)?;
             room = writing.writer.reserve().map_err(peer)?;
         }
-        let n = room.min(most).min(AT_ONCE);
         let place = writing.writer.offset(0);
+        let to_end = writing.writer.capacity() - place;
+        let n = room.min(most).min(AT_ONCE).min(to_end);
         if let Some(place) = writing.writer.memory().place(place, n).filter(|_| n > 0) {
             // SAFETY: `n` bytes from there on are mapped and writable; no reference to them exists.
             let n = unsafe { libc::pread(from, place.as_ptr().cast(), n, at) };
