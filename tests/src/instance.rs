@@ -33,13 +33,22 @@ impl Instance {
 
     /// The same on a folder that an earlier instance may have left its state in.
     pub fn start_in(folder: PathBuf, arguments: &[&str]) -> Result<Instance, String> {
+        Instance::start_under(Command::new(program("bulkhead")), folder, arguments)
+    }
+
+    /// The same by a command that executes `bulkhead` with what it is given.
+    pub fn start_under(
+        mut bulkhead: Command,
+        folder: PathBuf,
+        arguments: &[&str],
+    ) -> Result<Instance, String> {
         let log = std::fs::OpenOptions::new()
             .create(true)
             .append(true)
             .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed())
             .open(folder.join("log"))
             .map_err(|e| e.to_string())?;
-        let keeper = Command::new(program("bulkhead"))
+        let keeper = bulkhead
             .arg("up")
             .arg("--run-dir")
             .arg(folder.join("run"))

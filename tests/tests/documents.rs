@@ -354,34 +354,3 @@ fn every_example_is_good() {
     }
     assert!(count >= 5, "only {count} examples");
 }
-
-/// What can be held without a systemd to run under: that it understands the unit.
-#[test]
-fn the_unit_is_understood_by_systemd() {
-    let unit = text("packaging/systemd/bulkhead.service");
-    let keeper = "/usr/local/lib/bulkhead/bulkhead-keeper";
-    assert!(unit.contains(&format!("ExecStart={keeper} --run-dir")));
-    let denied = unit
-        .lines()
-        .find(|line| line.starts_with("SystemCallFilter=~"));
-    for needed in ["@debug", "pidfd_getfd", "ptrace", "@ipc", "seccomp"] {
-        assert!(!denied.unwrap().contains(needed), "circuits need {needed}");
-    }
-    // As installed: with the program where it says, and its manual page.
-    let folder = e2e::private_folder("bulkhead-").unwrap();
-    let file = folder.join("bulkhead.service");
-    let program = e2e::program("bulkhead-keeper").display().to_string();
-    let installed = unit
-        .replace(keeper, &program)
-        .replace("Documentation=man:bulkhead(1)\n", "");
-    std::fs::write(&file, installed).unwrap();
-    let said = e2e::Said::of(
-        std::process::Command::new("systemd-analyze")
-            .arg("verify")
-            .arg(&file),
-    );
-    std::fs::remove_dir_all(&folder).unwrap();
-    // `tools/setup test` has it installed.
-    let said = said.unwrap();
-    assert!(said.ok() && said.err.is_empty(), "{said:?}");
-}

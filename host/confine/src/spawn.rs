@@ -7,6 +7,7 @@
 use crate::cgroup::{Cgroup, CgroupError};
 use crate::kernel;
 use crate::profile::{PROFILE_VARIABLE, Profile, UID_VARIABLE};
+use guard::guard;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::ffi::{CStr, CString, c_char};
@@ -50,6 +51,14 @@ pub struct Spawn<'a> {
     pub cgroup: Option<&'a Cgroup>,
 }
 
+/// What else the host's root needs to be mapped.
+fn needs(id: u32) -> &'static str {
+    match id {
+        0 => " (the service that starts Bulkhead needs CAP_SETFCAP in its bounding set)",
+        _ => "",
+    }
+}
+
 /// A process that was started.
 #[derive(Debug)]
 pub struct Child {
@@ -72,7 +81,7 @@ pub enum SpawnError {
     #[error("the kernel refuses a process in new namespaces: {0}")]
     Clone(Errno),
     /// The uid or gid cannot be mapped: this process lacks privilege over it.
-    #[error("cannot map host id {id} into the new user namespace ({file}): {error}")]
+    #[error("cannot map host id {id} into the new user namespace ({file}): {error}{}", needs(*.id))]
     Mapping {
         /// `uid_map` or `gid_map`.
         file: &'static str,
@@ -182,10 +191,16 @@ fn settle(spawn: &Spawn<'_>, pid: u32) -> Result<(), SpawnError> {
     let callers =
         |id: u32| (spawn.profile == Profile::Controller && id > 1).then(|| named_callers(id));
     // Only a parent with privilege over all ids may name the callers. Without it the
-    // one caller there can be is the one user there is, who is mapped below.
-    if callers(spawn.uid).is_none_or(|map| fs::write(&users, map).is_err()) {
-        fs::write(&users, format!("0 {} 1\n", spawn.uid))
-            .map_err(|error| mapping("uid_map", spawn.uid, error))?;
+    // one caller there can be is the one user there is, who is mapped below. Who has privilege
+    // over another's id and cannot name root would refuse root for ever after.
+    let is_own = spawn.uid == rustix::process::geteuid().as_raw();
+    match callers(spawn.uid).map(|map| fs::write(&users, map)) {
+        Some(Ok(())) => {}
+        Some(Err(error)) if !is_own && guard!("controller-names-root") => {
+            return Err(mapping("uid_map", 0, error));
+        }
+        _ => fs::write(&users, format!("0 {} 1\n", spawn.uid))
+            .map_err(|error| mapping("uid_map", spawn.uid, error))?,
     }
     if callers(spawn.gid).is_some_and(|map| fs::write(&groups, map).is_ok()) {
         return Ok(());
