@@ -7,6 +7,7 @@
 //! back and finds an intent that was not concluded.
 
 mod aside;
+mod meaning;
 mod recovery;
 mod tenants;
 
@@ -25,12 +26,12 @@ use crate::survey::Survey;
 use crate::tokens::Tokens;
 use crate::usage;
 use crate::world::{World, now};
-use api::{Applied, AuditEntry, Change, Fault, Plan, Proof, UsageRow, Whose};
+use api::{Applied, AuditEntry, Fault, Plan, Proof, UsageRow, Whose};
 use command::cores::Cores;
 use command::verbs::{FABRIC, PROVE_INSTALLED, PROVE_TO_INSTALL, PROVE_TO_KNOW};
 use guard::guard;
 use recovery::{installed, inventory};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 use store::{Deed, HistoryEntry, Store, StoreError, Undertaking};
@@ -592,7 +593,7 @@ pub(crate) fn planned(
         ),
     };
     let mut changes = difference.changes(existing, name);
-    changes.extend(other_ends(old, new));
+    changes.extend(meaning::meaning(old, new));
     Plan {
         changes,
         needs: new.needs(),
@@ -601,31 +602,6 @@ pub(crate) fn planned(
         warnings: warnings(&new.applied().aside),
         halves: halves(new, by),
     }
-}
-
-/// Agreements that go on and end at another time: no table says when.
-fn other_ends(old: &World, new: &World) -> Vec<Change> {
-    let all = |world: &World| -> BTreeMap<String, (u16, Option<u64>)> {
-        let made = world.made().into_iter();
-        made.flat_map(|(_, _, intent)| &intent.agreements)
-            .map(|it| (deeds::name_of(it), (it.tag, it.until)))
-            .collect()
-    };
-    let before = all(old);
-    let others = all(new).into_iter().filter(|(of, (tag, until))| {
-        let was = before.get(of);
-        was.is_some_and(|(before, was)| before == tag && was != until)
-    });
-    others
-        .map(|(of, (_, until))| Change {
-            action: "end".into(),
-            object: format!("agreement {of}"),
-            reason: match until {
-                Some(until) => format!("ends at another time: {}", spec::Until(until)),
-                None => "has no end any more".into(),
-            },
-        })
-        .collect()
 }
 
 /// Whether an agreement of before is not one any more.

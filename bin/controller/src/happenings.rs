@@ -310,6 +310,10 @@ fn named(event: &Event, world: &World) -> Happening {
                 }
             ),
         ),
+        Some(EventKind::ProxyLost) => (
+            cause(event.cause).to_owned(),
+            format!("the proxy of {of} is gone: what it carried is over; there is another"),
+        ),
         Some(EventKind::ProgramGivenUp) => (
             String::new(),
             format!(

@@ -436,6 +436,10 @@ fn recorded(event: &Event, now_ns: u64) -> Recorded {
                 event.a
             )
         }
+        Some(EventKind::ProxyLost) => format!(
+            "the proxy of slot {} of compartment {} is gone, with what it carried",
+            event.slot, event.a
+        ),
         Some(EventKind::ProgramGivenUp) => format!(
             "program {} of slot {} of compartment {} is given up: operators stood still over its calls",
             event.b, event.slot, event.a
@@ -519,7 +523,7 @@ pub fn kind_of(number: u32) -> Option<EventKind> {
     use EventKind::{
         Attached, ConnectionsRestored, ContainerRefused, Died, Drop, ImageRefused, ImageSwapped,
         MeterLost, OperatorReplaced, PortAdded, PortClosed, ProgramGivenUp, ProgramsLeft,
-        Quarantine, Ready, Refused, Report, Restarted, Resynced, Rule,
+        ProxyLost, Quarantine, Ready, Refused, Report, Restarted, Resynced, Rule,
     };
     [
         Ready,
@@ -542,6 +546,7 @@ pub fn kind_of(number: u32) -> Option<EventKind> {
         MeterLost,
         Refused,
         ProgramsLeft,
+        ProxyLost,
     ]
     .into_iter()
     .find(|kind| *kind as u32 == number)
@@ -570,6 +575,7 @@ pub fn kind_name(number: u32) -> &'static str {
         Some(EventKind::MeterLost) => "meter-lost",
         Some(EventKind::Refused) => "refused",
         Some(EventKind::ProgramsLeft) => "programs-left",
+        Some(EventKind::ProxyLost) => "proxy-lost",
         None => "unknown",
     }
 }

@@ -329,6 +329,9 @@ fn advice_of_circuits(reason: &str) -> &'static str {
         "egress-rule" | "ingress-rule" => {
             "`bulkhead explain A B PROTOCOL PORT` says which rule decides, `bulkhead events` what rules with `log: on` deny"
         }
+        "proxy-gone" => {
+            "its proxy died just then (`bulkhead events`): the next call finds another; where it goes on dying the daemon's log says why"
+        }
         "unmetered" => {
             "datagrams are not metered: take `rate` or `metered` from that endpoint, or use TCP"
         }

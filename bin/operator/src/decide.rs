@@ -98,6 +98,8 @@ pub const NO_IMAGE: Refused = Refused::new(Errno::NETDOWN, DropReason::NoImage);
 const NO_ROUTE: Refused = Refused::new(Errno::NETUNREACH, DropReason::NoRoute);
 /// Nobody of circuits has the address.
 pub const NOBODY: Refused = Refused::new(Errno::HOSTUNREACH, DropReason::NoNeighbour);
+/// Nobody of circuits has the address, and who would find others is not there just now.
+pub const NO_PROXY: Refused = Refused::new(Errno::HOSTUNREACH, DropReason::ProxyGone);
 
 /// Decides.
 ///

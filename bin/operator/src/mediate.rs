@@ -149,7 +149,7 @@ pub struct Mediator {
     /// What calls took that went on by another's, or by none.
     spent: Vec<Spent>,
     /// The same of what was looked at, of whose programs.
-    stood: RefCell<Vec<Spent>>,
+    stood: RefCell<looks::Stood>,
     /// Sockets that are not where they were seen, but something that has who looks wait.
     misplaced: RefCell<Vec<u64>>,
 }

@@ -22,6 +22,9 @@ const BACKLOG: i32 = 4096;
 /// reads would wait for ever with less; and a file that is sent is waited for at every other 64 KiB of what sockets
 /// have by themselves.
 const UNDER_WAY: usize = 2 << 20;
+/// The same of a socket of datagrams, of which the kernel makes twice as much: to a quarter of that who polls it is told
+/// that there is room, and so much UDP keeps for who has not read.
+const DATAGRAMS: usize = 416 << 10;
 /// Sockets of an endpoint that have as much: what nobody has read is no process's memory, and a host has no bound on
 /// it as on TCP's. Others have what any AF_UNIX socket has.
 const WIDE: u32 = 256;
@@ -81,6 +84,7 @@ pub fn datagram(nonblocking: bool, name: [u8; 16]) -> Result<Made, Errno> {
     let fd = socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
     notify::refuse_descriptors(fd.as_fd())?;
     set_socket_timeout(&fd, Timeout::Send, Some(AT_ONCE))?;
+    set_socket_send_buffer_size(&fd, DATAGRAMS)?;
     bind(&fd, &SocketAddrUnix::new_abstract_name(&name)?)?;
     made(fd)
 }

@@ -50,7 +50,8 @@ pub struct Proof {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Change {
-    /// `create`, `destroy`, `replace`, `install`, or `end` (an agreement ends at another time).
+    /// `create`, `destroy`, `replace`, `install`, `change` (what a change means for what runs), or `end` (an agreement ends
+    /// at another time).
     pub action: String,
     /// What it acts on, e.g. `endpoint red/web1`, `compartment red`.
     pub object: String,

@@ -122,6 +122,8 @@ drop_reasons! {
     SocketLimit = 53 "socket-limit",
     /// A program of circuits asked for io_uring, whose requests nobody could judge.
     IoUring = 54 "io-uring",
+    /// A call of a program's that only its endpoint's proxy could do, of which there is none just now.
+    ProxyGone = 55 "proxy-gone",
 }
 
 /// Reasons fit 0..64 in the counters' layout.

@@ -75,4 +75,6 @@ pub enum EventKind {
     /// Supervisor: the endpoint at `slot` goes, or is made anew, and its programs of circuits are left
     /// behind; a = compartment, b = how many.
     ProgramsLeft = 20,
+    /// Supervisor: the proxy of the endpoint at `slot` is gone, and what it carried; a = compartment.
+    ProxyLost = 21,
 }

@@ -33,6 +33,17 @@ pub enum When {
     MediatedWithName,
     /// Never: it does not exist (ENOSYS).
     Refused,
+    /// Never: where these bits of an argument are these it fails, else it is allowed.
+    RefusedWhere {
+        /// Which argument, from 0 on.
+        argument: u32,
+        /// Of its low half.
+        mask: u32,
+        /// What they are.
+        value: u32,
+        /// Why it fails.
+        errno: i32,
+    },
 }
 
 /// What is done with the calls of x86_64; all others are allowed. That it is an AF_UNIX
@@ -68,6 +79,26 @@ pub const CALLS: &[(i64, When)] = &[
     (libc::SYS_io_uring_setup, When::Always),
     (libc::SYS_io_uring_enter, When::Refused),
     (libc::SYS_io_uring_register, When::Refused),
+    // Pages taken out of a ring's memory: while the kernel does that for who has mapped it some hundred thousand times
+    // the other end's program, of another tenant perhaps, waits for seconds at each access. A filter cannot see of what file.
+    (
+        libc::SYS_fallocate,
+        When::RefusedWhere {
+            argument: 1,
+            mask: libc::FALLOC_FL_PUNCH_HOLE.cast_unsigned(),
+            value: libc::FALLOC_FL_PUNCH_HOLE.cast_unsigned(),
+            errno: libc::EOPNOTSUPP,
+        },
+    ),
+    (
+        libc::SYS_madvise,
+        When::RefusedWhere {
+            argument: 2,
+            mask: u32::MAX,
+            value: libc::MADV_REMOVE.cast_unsigned(),
+            errno: libc::EINVAL,
+        },
+    ),
 ];
 
 /// Options that the kernel answers for: those that programs ask for at every connection.
@@ -84,11 +115,15 @@ pub const PLAIN: [i32; 6] = [
 /// sent. Programs set them at every connection, or at every answer.
 pub const UNSEEN: [i32; 3] = [libc::TCP_NODELAY, libc::TCP_CORK, libc::TCP_QUICKACK];
 
-/// The calls of i386 that do not exist, first to last: all about sockets and io_uring.
+/// The calls of i386 that do not exist, first to last: all about sockets and io_uring, and what takes pages out of files.
 /// A 32-bit program runs, without a network.
 pub const REFUSED_I386: &[(u32, u32)] = &[
     // socketcall
     (102, 102),
+    // madvise
+    (219, 219),
+    // fallocate
+    (324, 324),
     // recvmmsg, sendmmsg
     (337, 337),
     (345, 345),
@@ -143,6 +178,10 @@ const fn at_least(least: u32, yes: u8, no: u8) -> Instruction {
 const fn has_bit(bit: u32, yes: u8, no: u8) -> Instruction {
     instruction(0x45, yes, no, bit)
 }
+/// BPF_ALU | BPF_AND | BPF_K
+const fn masked(mask: u32) -> Instruction {
+    instruction(0x54, 0, 0, mask)
+}
 const fn instruction(code: u16, jt: u8, jf: u8, k: u32) -> Instruction {
     Instruction { code, jt, jf, k }
 }
@@ -188,6 +227,18 @@ fn body(when: When) -> Vec<Instruction> {
     match when {
         When::Always => vec![end(NOTIFY)],
         When::Refused => vec![end(NO_SUCH_CALL)],
+        When::RefusedWhere {
+            argument,
+            mask,
+            value,
+            errno,
+        } => vec![
+            load(low(argument)),
+            masked(mask),
+            equal(value, 0, 1),
+            end(DONE | errno.cast_unsigned()),
+            end(ALLOW),
+        ],
         When::DomainOtherThan(domains) => {
             let mut body = vec![load(low(0))];
             for domain in domains {

@@ -68,3 +68,51 @@ while True: _, who = s.recvfrom(99999); s.sendto(who[0].encode(), who)
     let _answers = scene.start("few", "exec python3 {f}/answers.py", "bound");
     assert_eq!(scene.says("app", "python3 {f}/tells.py"), "well\n");
 }
+
+/// The same where who does not read hears that sender alone, whose answers lie at it until it has room no more.
+#[test]
+fn who_is_connected_and_reads_nothing_silences_nobody() {
+    const ANSWERS: &str = "
+import socket
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('10.1.1.10', 53)); s.settimeout(2); print('bound', flush=True)
+while True:
+    try: came, who = s.recvfrom(2000)
+    except TimeoutError: continue
+    try: s.sendto(came + bytes(30), who)
+    except TimeoutError: print('no room', flush=True)
+";
+    const DEAF: &str = "
+import socket, time
+all = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(3)]
+for s in all: s.connect(('10.1.1.10', 53))
+for n in range(600):
+    for s in all: s.send(b'x')
+    time.sleep(0.001)
+print('said', flush=True); time.sleep(100)
+";
+    const ASKS: &str = "
+import socket
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(1); heard = 0
+if __import__('sys').argv[1] == 'connected': s.connect(('10.1.1.10', 53))
+for n in range(20):
+    s.sendto(b'%d' % n, ('10.1.1.10', 53))
+    try: heard += s.recv(100).strip(bytes(1)) == b'%d' % n
+    except OSError: pass
+print(heard)
+";
+    let scene = Scene::of(OPEN);
+    for (name, text) in [
+        ("answers.py", ANSWERS),
+        ("deaf.py", DEAF),
+        ("asks.py", ASKS),
+    ] {
+        scene.file(name, text);
+    }
+    let server = scene.start("web", "exec python3 {f}/answers.py", "bound");
+    let _deaf = scene.start("app", "exec python3 {f}/deaf.py", "said");
+    for how in ["connected", "not"] {
+        let said = scene.says("few", &format!("python3 {{f}}/asks.py {how}"));
+        let heard: u32 = said.trim().parse().unwrap();
+        assert!(heard >= 19, "{how}: {heard} of 20; {}", server.out());
+    }
+}

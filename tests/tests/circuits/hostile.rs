@@ -366,3 +366,36 @@ fn nobody_gets_the_name_of_another() {
     assert!(out.contains("10.1.1.12 few\n"), "{out}");
     assert!(out.contains("10.1.1.10 web\n"), "{out}");
 }
+
+/// While the kernel takes pages out of memory that one side has mapped a hundred thousand times the other waits for
+/// seconds: nobody of circuits may, of whatever file; nor by the calls of i386.
+#[test]
+fn nobody_takes_pages_out_of_memory_that_another_has() {
+    const TAKES: &str = "
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+static const char *said(long came) { return came == 0 ? \"done\" : errno == EOPNOTSUPP ? \"EOPNOTSUPP\" : errno == EINVAL ? \"EINVAL\" : \"other\"; }
+int main(void)
+{
+    int fd = memfd_create(\"own\", 0);
+    char *at = ftruncate(fd, 8192) ? 0 : mmap(0, 8192, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    at[0] = 7;
+    printf(\"%s \", said(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4096)));
+    printf(\"%s \", said(madvise(at, 4096, MADV_REMOVE)));
+    long old;
+    __asm__ volatile(\"int $0x80\" : \"=a\"(old) : \"a\"(324), \"b\"(fd), \"c\"(3), \"d\"(0), \"S\"(0), \"D\"(4096) : \"memory\");
+    printf(\"%ld %d \", old, at[0]);
+    printf(\"%s \", said(fallocate(fd, 0, 0, 8192)));
+    printf(\"%s\\n\", said(madvise(at, 4096, MADV_DONTNEED)));
+}
+";
+    let scene = Scene::of(OPEN);
+    scene.compile("takes", TAKES);
+    let said = scene.says("app", "{f}/takes");
+    assert_eq!(said, "EOPNOTSUPP EINVAL -38 7 done done\n");
+}

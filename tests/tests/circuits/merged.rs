@@ -68,7 +68,8 @@ fn names(denied: &[&str]) -> Vec<Value> {
         set_robust_list rseq prlimit64 getrandom futex clock_nanosleep nanosleep capset capget prctl setgroups \
         chmod setresuid setresgid statfs fstatfs getdents64 lseek stat lstat pipe pipe2 poll select dup \
         sendto recvfrom sendmsg recvmsg sendmmsg recvmmsg socketpair accept4 accept connect bind listen \
-        getsockname getpeername setsockopt getsockopt shutdown io_uring_setup io_uring_enter io_uring_register";
+        getsockname getpeername setsockopt getsockopt shutdown io_uring_setup io_uring_enter io_uring_register \
+        fallocate madvise";
     let all = all.split_whitespace().filter(|name| !denied.contains(name));
     all.map(Value::from).collect()
 }

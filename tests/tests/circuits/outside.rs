@@ -73,6 +73,14 @@ fn programs_with_circuits_and_with_packets_ask_each_other() {
     assert!(scene.instance.until(LIMIT, plain));
 }
 
+/// As circuits alone tell, and the C library asks a kernel's own stack to: a look-up of a name would take twenty seconds.
+#[test]
+fn where_no_route_leads_is_told_at_once() {
+    let scene = scene("");
+    let asks = "192.0.2.53,53 -c 192.0.2.53,53 2001:db8::53,53";
+    assert_eq!(both_asks(&scene, asks), ["ENETUNREACH"; 3]);
+}
+
 /// Every length, by messages and natively, from and to the very port, in order, with the address
 /// that it was sent to.
 #[test]

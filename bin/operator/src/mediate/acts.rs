@@ -273,6 +273,10 @@ impl Mediator {
                     Some(Err(refused)) => Err(self.refuses(&seen, &refused)),
                     // Where no circuit leads packets may.
                     None if self.relays.has(slot) => self.relay(slot, cookie, local, remote, call),
+                    // It comes again.
+                    None if self.outside.is_led(slot) => {
+                        Err(self.refuses(&seen, &decide::NO_PROXY))
+                    }
                     None => Err(self.refuses(&seen, &refused)),
                 };
             }

@@ -497,7 +497,7 @@ impl Mediator {
                 if is_held {
                     held.slots.insert(*slot);
                     let time = since.elapsed();
-                    self.stood.borrow_mut().push(Spent {
+                    self.notes_stood(Spent {
                         slot: *slot,
                         time,
                         copying: time,

@@ -140,7 +140,7 @@ impl Mediator {
     /// What calls took that went on by another's, or by none, since this was asked.
     pub fn spent(&mut self) -> Vec<Spent> {
         let mut all = std::mem::take(&mut self.spent);
-        all.append(self.stood.get_mut());
+        all.append(&mut self.stood.get_mut().taken());
         for cookie in self.misplaced.take() {
             self.table.place(cookie, 0);
         }
@@ -206,7 +206,7 @@ impl Mediator {
         }
         // The next one's there is charged for nothing of it, nor rests for it.
         self.spent.retain(|it| it.slot != slot);
-        self.stood.get_mut().retain(|it| it.slot != slot);
+        self.stood.get_mut().forgets(slot);
         self.datagrams.late.closes(slot);
         self.datagrams.spares.closes(slot);
         self.write();

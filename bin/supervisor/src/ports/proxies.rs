@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::role::{Purpose, Role};
-use command::verbs::{CREATE_CIRCUITS, PORT_PROXY};
+use command::verbs::{CAUSE_EXIT, CREATE_CIRCUITS, PORT_PROXY};
 
 /// After a proxy's death the next one waits, ns.
 const AGAIN: u64 = 100_000_000;
@@ -123,8 +123,13 @@ impl Supervisor {
         let now = self.now();
         if let Some(proxy) = self.proxy(place).filter(|proxy| proxy.process == Some(id)) {
             proxy.process = None;
-            proxy.is_ready = false;
             proxy.due = proxy.due.max(now + AGAIN);
+            // One that was on its way has carried nothing.
+            if std::mem::take(&mut proxy.is_ready) {
+                let subject = Subject::Seat(Seat::Compartment(place.0));
+                let happened = Happened::new(EventKind::ProxyLost, subject).slot(place.1);
+                self.happened(happened.cause(CAUSE_EXIT));
+            }
         }
     }
 

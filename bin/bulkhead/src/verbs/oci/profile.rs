@@ -36,7 +36,7 @@ enum Is {
 type Part = Vec<(u64, Is)>;
 
 /// The calls' names, as libseccomp has them.
-const NAMES: [(i64, &str); 21] = [
+const NAMES: [(i64, &str); 23] = [
     (libc::SYS_sendto, "sendto"),
     (libc::SYS_recvfrom, "recvfrom"),
     (libc::SYS_sendmsg, "sendmsg"),
@@ -58,6 +58,8 @@ const NAMES: [(i64, &str); 21] = [
     (libc::SYS_io_uring_setup, "io_uring_setup"),
     (libc::SYS_io_uring_enter, "io_uring_enter"),
     (libc::SYS_io_uring_register, "io_uring_register"),
+    (libc::SYS_fallocate, "fallocate"),
+    (libc::SYS_madvise, "madvise"),
 ];
 
 /// The profile (none: everything is permitted) with what circuits need, and their listener.
@@ -323,6 +325,18 @@ fn parts(when: When) -> Vec<(Part, Act)> {
     match when {
         When::Always => vec![(Vec::new(), Act::Notify)],
         When::Refused => vec![(Vec::new(), Act::Answer(libc::ENOSYS))],
+        When::RefusedWhere {
+            argument,
+            mask,
+            value,
+            errno,
+        } => {
+            let refused = (u64::from(mask), u64::from(value));
+            let allowed = others(&[refused]).into_iter();
+            let allowed = allowed.map(|other| (vec![at(argument.into(), other)], Act::Permit));
+            let refused = (vec![at(argument.into(), refused)], Act::Answer(errno));
+            allowed.chain([refused]).collect()
+        }
         When::DomainOtherThan(domains) => {
             let known = all(domains).into_iter();
             let known = known.map(|domain| (vec![at(0, domain)], Act::Permit));

@@ -388,7 +388,7 @@ proptest! {
 }
 
 #[test]
-fn an_agreement_that_ends_at_another_time_is_told_of() {
+fn what_no_step_says_of_a_change_is_told() {
     const AGREED: &str = r#"version: 1
 tenants:
   - name: red
@@ -417,5 +417,60 @@ tenants:
     assert_eq!(
         told(&AGREED.replace(" until: 2100-01-01,", "")),
         ["end agreement red/db with blue: has no end any more"]
+    );
+    // Tables change with all of these: what that means is said beside.
+    let means = |text: &str| -> Vec<String> {
+        let all = told(text).into_iter();
+        all.filter(|line| !line.starts_with("install ")).collect()
+    };
+    let rings = AGREED
+        .replace("pool: [10.1.250.0/28]", "pool: [10.1.250.0/28], rings: yes")
+        .replace("as: [10.1.200.10]", "as: [10.1.200.10], rings: yes");
+    let shared =
+        "change agreement red/db with blue: programs of both sides may share memory (rings)";
+    assert_eq!(means(&rings), [shared]);
+    let gone = AGREED.replace(
+        "    accepts: [{name: reds, from: red, service: db, as: [10.1.200.10]}]\n",
+        "",
+    );
+    let cut = "destroy agreement red/db with blue: no longer in force: what goes by it is cut";
+    assert_eq!(means(&gone), [cut]);
+    let out = AGREED.replace(
+        "{name: app, subnet: lan,",
+        "{name: app, subnet: lan, state: quarantined,",
+    );
+    let is_out = "change endpoint blue/app: is cut off: its connections and circuits end";
+    assert!(
+        means(&out).contains(&is_out.to_owned()),
+        "{:?}",
+        means(&out)
+    );
+    let limited = AGREED.replace(
+        "{name: app, subnet: lan,",
+        "{name: app, subnet: lan, rate: {from: 1mbit},",
+    );
+    let metered =
+        "change endpoint blue/app: its circuits are metered from now on: those that are not end";
+    assert!(
+        means(&limited).contains(&metered.to_owned()),
+        "{:?}",
+        means(&limited)
+    );
+    // The other way round, from where there are rings.
+    let with = made(&rings, &base);
+    let told = |text: &str| {
+        let new = made(text, &with);
+        let plan =
+            crate::applier::planned(&between(&with, &new), &existing(&with), [&with, &new], None);
+        let all = plan.changes.iter();
+        all.map(|it| format!("{} {}: {}", it.action, it.object, it.reason))
+            .collect::<Vec<_>>()
+    };
+    let apart =
+        "change agreement red/db with blue: programs of both sides share no memory any more";
+    assert!(
+        told(AGREED).contains(&apart.to_owned()),
+        "{:?}",
+        told(AGREED)
     );
 }

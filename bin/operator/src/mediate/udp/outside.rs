@@ -11,6 +11,7 @@ use circuit::{Family, Ip, Socket, Way};
 use command::Message;
 use command::verbs::{Convey, Hear, Heard, Part, Quiet, Unhear};
 use std::collections::VecDeque;
+use wire::address::is_link_local;
 
 /// Far sockets of an endpoint, and addresses with ports that are heard for it.
 const FAR: usize = 1000;
@@ -57,6 +58,11 @@ impl Outside {
     /// Whether a socket has a far one this way.
     pub(in crate::mediate) fn leads(&self, cookie: u64, way: &Way) -> bool {
         self.by_way.contains_key(&(cookie, *way))
+    }
+
+    /// Whether a slot's endpoint is to have a proxy, be there one just now or not.
+    pub(in crate::mediate) fn is_led(&self, slot: u32) -> bool {
+        self.led.contains(&slot)
     }
 
     /// A slot's endpoint has none any more, for good.
@@ -109,12 +115,17 @@ impl Outside {
 impl Mediator {
     /// Whether what goes this way leaves circuits: a proxy leads on, and nobody who has circuits
     /// has the address; or who has a proxy too, and no such socket, where a program without
-    /// circuits may be.
+    /// circuits may be. Not where no route leads, which a kernel's own stack tells at once: who asks a name server there
+    /// would wait for it.
     pub(in crate::mediate) fn is_outside(&self, slot: u32, way: &Way) -> bool {
-        let is_led = |slot: u32| self.outside.led.contains(&slot);
+        let is_led = |slot: u32| self.outside.is_led(slot);
         is_led(slot)
             && match self.located(slot, way) {
-                Err(Errno::HOSTUNREACH | Errno::NETUNREACH) => true,
+                Err(Errno::HOSTUNREACH) => true,
+                // Of a link's addresses the image knows nothing.
+                Err(Errno::NETUNREACH) => {
+                    is_link_local(&way.local.ip) || !guard!("circuits-outside-route")
+                }
                 Err(_) => false,
                 Ok(to) if to == slot => false,
                 Ok(to) if !self.limits.contains_key(&to) => true,

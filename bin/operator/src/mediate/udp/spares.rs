@@ -109,7 +109,7 @@ impl Mediator {
     }
 
     /// All that a socket may have under way lies unread: who hears it alone and was sent most
-    /// loses what waits there, one after another until there is room. Bound: [`super::datagrams::WAYS`].
+    /// loses what waits there, one after another until there is room, or that takes too long. Bound: [`super::datagrams::WAYS`].
     pub(in crate::mediate) fn free_room(&mut self, cookie: u64, fd: &OwnedFd) {
         let hears_it_alone = |receiver: u64, way: &Way| {
             let back = self.table.socket(receiver).and_then(circuit::Socket::way);
@@ -121,7 +121,11 @@ impl Mediator {
             .map(|(key, (_, count))| (*count, key.1))
             .collect();
         most.sort_unstable();
+        let since = Instant::now();
         for (_, receiver) in most.into_iter().rev() {
+            if circuits::is_enough(since.elapsed()) {
+                return;
+            }
             if let Some(socket) = self.table.socket(receiver)
                 && let Some(at) = self.at_place(socket)
             {
