@@ -263,6 +263,13 @@ pub fn talk_of(
             });
         }
         last = String::from_utf8_lossy(&output.stderr).into_owned();
+        // Asked again until its server is there, and for nothing else.
+        if !["os error 111", "os error 113", "os error 101"]
+            .iter()
+            .any(|it| last.contains(it))
+        {
+            break;
+        }
     }
     Err(format!("talk {client}: {last}"))
 }

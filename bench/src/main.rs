@@ -7,6 +7,7 @@ mod circuits;
 mod flow;
 mod footprint;
 mod forward;
+mod group;
 mod hinder;
 mod latency;
 mod load;

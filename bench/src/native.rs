@@ -46,7 +46,7 @@ pub fn run(what: &str, address: &str, time: Duration, message: usize) -> Option<
         "rtt" => rtt(how, address, time).map(|n| n.to_string()),
         "many" => many(address, message, Memory::AFewBytes).map(|n| n.to_string()),
         "drained" => many(address, message, Memory::Used).map(|n| n.to_string()),
-        "kernels" => many(address, message, Memory::Kernels).map(|n| n.to_string()),
+        "whole" => many(address, message, Memory::Whole).map(|n| n.to_string()),
         _ => return None,
     })
 }
@@ -322,7 +322,7 @@ fn echo(how: How, address: &str) -> Result<()> {
                 break;
             }
             match &byte {
-                b"m" => circuit.write_all(&memory_kib().to_le_bytes())?,
+                b"m" => circuit.write_all(&memory_kib()?.to_le_bytes())?,
                 b"b" => {
                     for _ in 0..BURSTS {
                         circuit.read_exact(&mut burst)?;
@@ -360,10 +360,8 @@ fn rtt(how: How, address: &str, time: Duration) -> Result<f64> {
 /// As many bytes as a ring has go each way, so often, where rings are to have been used.
 const BURST: usize = 1 << 20;
 const BURSTS: usize = 4;
-/// How long circuits whose memory was used are idle before it is looked at; so many that the kernel's part shows
-/// for longer.
+/// How long circuits whose memory was used are idle before it is looked at.
 const IDLE: Duration = Duration::from_secs(5);
-const LONG_IDLE: Duration = Duration::from_secs(20);
 
 /// Whose memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -372,8 +370,8 @@ enum Memory {
     AFewBytes,
     /// The same after several rings full.
     Used,
-    /// What the kernel has beside (Slab), of the same.
-    Kernels,
+    /// All of it, the kernel's part and the operator's too: what their control group is charged for.
+    Whole,
 }
 
 /// KiB of memory for each of so many idle connections that bytes went by, each way by the ring.
@@ -401,17 +399,14 @@ fn many(address: &str, count: usize, whose: Memory) -> Result<f64> {
         if number == 0 || number == count {
             if used {
                 // All are idle for as long.
-                std::thread::sleep(match whose {
-                    Memory::Kernels => LONG_IDLE,
-                    _ => IDLE,
-                });
+                std::thread::sleep(IDLE);
             }
             circuit.write_all(b"m")?;
             let mut theirs = [0; 8];
             circuit.read_exact(&mut theirs)?;
             let now = match whose {
-                Memory::Kernels => kib_of("/proc/meminfo", "Slab:"),
-                _ => memory_kib() + u64::from_le_bytes(theirs),
+                Memory::Whole => crate::group::memory_kib().map_err(Error::other)?,
+                _ => memory_kib()? + u64::from_le_bytes(theirs),
             };
             match number {
                 0 => before = now,
@@ -425,16 +420,17 @@ fn many(address: &str, count: usize, whose: Memory) -> Result<f64> {
 }
 
 /// What this process has, with its part of what it shares, and its page tables.
-fn memory_kib() -> u64 {
-    kib_of("/proc/self/smaps_rollup", "Pss:") + kib_of("/proc/self/status", "VmPTE:")
+fn memory_kib() -> Result<u64> {
+    Ok(kib_of("/proc/self/smaps_rollup", "Pss:")? + kib_of("/proc/self/status", "VmPTE:")?)
 }
 
 /// A number of a file of /proc.
-fn kib_of(file: &str, name: &str) -> u64 {
-    let text = std::fs::read_to_string(file).unwrap_or_default();
+fn kib_of(file: &str, name: &str) -> Result<u64> {
+    let text = std::fs::read_to_string(file)?;
     let line = text.lines().find_map(|line| line.strip_prefix(name));
     let number = line.and_then(|line| line.split_whitespace().next());
-    number.and_then(|it| it.parse().ok()).unwrap_or(0)
+    let number = number.and_then(|it| it.parse().ok());
+    number.ok_or_else(|| Error::other(format!("{file} says no {name}")))
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 //! against a copy between the two cores.
 
 use crate::circuits::talk_of;
+use crate::group::Group;
 use crate::pairs::Pair;
 use crate::results::Figure;
 use crate::tcp::Came;
@@ -10,7 +11,7 @@ use crate::{Options, peer};
 /// Bytes of a message, short and long.
 const MESSAGES: [usize; 2] = [16 << 10, 1 << 20];
 /// Connections whose memory is measured.
-const MANY: usize = 200;
+const MANY: usize = 500;
 /// The same by which more went.
 const USED: usize = 20;
 
@@ -73,14 +74,14 @@ pub fn run(
     let turns = options.runs(3, 1);
     let few = memory("copies-many", MANY, turns)?;
     let used = memory("copies-drained", USED, turns)?;
-    // What else this machine does shows there as well. It takes its time.
-    let kernels = match options.smoke || options.quick {
-        true => None,
-        false => memory("copies-kernels", MANY, 1)?.pop(),
+    let whole = {
+        let _group = Group::enter(ours.operator().ok_or("no operator")?)?;
+        memory(
+            "copies-whole",
+            if options.smoke { USED } else { MANY },
+            turns,
+        )?
     };
-    let whole: Vec<f64> = (used.iter())
-        .map(|programs| programs + kernels.unwrap_or(0.0))
-        .collect();
     let cluster = peer::cluster(before, peer::round_trip_ns()?);
     let pair_name = bridge.name.clone();
     let figure = |id: &str, unit: &str, of: fn(&Size) -> &Vec<f64>, note: &str, least: bool| {
@@ -124,9 +125,8 @@ pub fn run(
         Figure::of("circuits.mem_per_conn_kib", "kib", &whole)
             .ours("programs_kib", median(&used))
             .ours("programs_a_few_bytes_kib", median(&few))
-            .ours("kernels_objects_kib", kernels)
             .note(
-                "both programs' memory and page tables, and (not in a quick run) what the kernel has for one in its own objects (sockets, files, mappings; all of this machine's Slab, twenty seconds later); of connections by which 4 MiB went each way and were read, idle for five seconds; beside: the programs' part, and of those that a few bytes went by",
+                "all that both programs and the operator are charged for by their control group, the kernel's sockets, files, mappings and page tables with it; of connections by which 4 MiB went each way and were read, idle for five seconds; beside: the programs' own memory and page tables, and those of connections that a few bytes went by",
             ),
     ];
     for figure in &mut figures {

@@ -228,7 +228,14 @@ pub(crate) fn choice<'a>(
                     node.span,
                     format!("{what} is one of: {}", known.join(", ")),
                 )
-                .help("write exactly one of them");
+                .help(format!(
+                    "write exactly one of them{}",
+                    // The one mixture that there is is written within the other.
+                    match known.contains(&"circuits") {
+                        true => "; both an interface and circuits: `veth: { circuits: {} }`, or `tap:` so",
+                        false => "",
+                    }
+                ));
             None
         }
     }

@@ -84,7 +84,7 @@ async fn bring_up(stage: &Stage) -> Result<(), Trouble> {
         .post("/v1/apply?file=examples%2Ftwo-tenants.yaml", SPEC.into())
         .await?;
     say(&format!(
-        "     {} steps in {:.0} ms",
+        "     {} changes in {:.0} ms",
         applied.plan.changes.len(),
         applied.took_us as f64 / 1000.0
     ));

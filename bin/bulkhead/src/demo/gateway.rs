@@ -62,7 +62,7 @@ pub async fn gateway(stage: &Stage, score: &mut Score) -> Result<Option<Beyond>,
     };
     for (tenant, address) in OUTSIDE {
         say(&format!(
-            "   {tenant:<5}  outside: {}",
+            "   {tenant:<5}  outside: [{}]",
             attachment(address).trim().trim_start_matches("- ")
         ));
     }
@@ -72,7 +72,7 @@ pub async fn gateway(stage: &Stage, score: &mut Score) -> Result<Option<Beyond>,
         .post(&path, spec(&beyond.place()).into())
         .await?;
     say(&format!(
-        "   $ bulkhead apply {FILE}\n     {} steps in {:.0} ms",
+        "   $ bulkhead apply {FILE}\n     {} changes in {:.0} ms",
         applied.plan.changes.len(),
         applied.took_us as f64 / 1000.0
     ));

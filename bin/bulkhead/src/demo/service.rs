@@ -52,7 +52,7 @@ pub async fn service(stage: &Stage, score: &mut Score) -> Result<(), Trouble> {
     for (whose, lines) in [("red    offers: ", OFFERS), ("blue   accepts:", ACCEPTS)] {
         for line in lines {
             say(&format!(
-                "   {whose} {}",
+                "   {whose} [{}]",
                 line.trim().trim_start_matches("- ")
             ));
         }
@@ -60,7 +60,7 @@ pub async fn service(stage: &Stage, score: &mut Score) -> Result<(), Trouble> {
     let applied = apply(stage, &ACCEPTS).await?;
     let proof = applied.plan.proof.unwrap_or_default();
     say(&format!(
-        "   $ bulkhead apply with-agreements.yaml\n     {} steps in {:.0} ms; proved before: {} compartments, {} fabric entries",
+        "   $ bulkhead apply with-agreements.yaml\n     {} changes in {:.0} ms; proved before: {} compartments, {} fabric entries",
         applied.plan.changes.len(),
         applied.took_us as f64 / 1000.0,
         proof.compartments,

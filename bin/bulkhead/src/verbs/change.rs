@@ -81,7 +81,10 @@ pub async fn release(release: &Release, client: &Client, json: bool) -> Result<E
     if json {
         return as_json(&answer);
     }
-    crate::print(format!("no quarantine holds {} now\n", release.what).as_bytes())
+    crate::print(format!(
+            "no quarantine that somebody set by hand holds {} now; one that the spec states (`state:`) stays\n",
+            release.what
+        ).as_bytes())
 }
 
 /// What an apply did.

@@ -60,7 +60,7 @@ impl Mediator {
         let before = notify::copying();
         let found = self.stands(socket.endpoint(), || circuits::at_place(socket));
         // What is there in its place has who looks wait.
-        if found.is_none() && notify::copying() - before >= SLOW {
+        if found.is_none() && notify::copying() - before >= NOTED {
             self.misplaced.borrow_mut().push(socket.cookie());
         }
         found

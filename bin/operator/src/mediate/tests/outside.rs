@@ -41,8 +41,10 @@ fn told(proxy: &Link) -> Vec<(Message, usize)> {
     all
 }
 
+/// In the subnet, where nobody of circuits has it.
 fn to(n: u32) -> Way {
-    let outside = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 192, 0, 2, 1];
+    let mut outside = of(NEAR);
+    outside[15] = 200;
     Way {
         local: Endpoint {
             ip: of(NEAR),
@@ -149,6 +151,9 @@ fn an_endpoint_has_as_many_peers_as_it_may_and_who_is_connected_keeps_its_own() 
     let made = bound(&mut mediator);
     let near = linked(&mut mediator, NEAR);
     assert!(mediator.is_outside(NEAR, &to(1)), "nobody has the address");
+    let mut beyond = to(1);
+    beyond.remote.ip = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 192, 0, 2, 1];
+    assert!(!mediator.is_outside(NEAR, &beyond), "no route leads there");
     mediator.table.connect_datagram(made.cookie, to(1)).unwrap();
     mediator
         .link_outside(&made.fd, made.cookie, &to(1))
