@@ -22,6 +22,8 @@ mod held;
 mod hostile;
 #[path = "circuits/instants.rs"]
 mod instants;
+#[path = "circuits/late.rs"]
+mod late;
 #[path = "circuits/merged.rs"]
 mod merged;
 #[path = "circuits/metered.rs"]

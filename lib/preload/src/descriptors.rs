@@ -102,6 +102,15 @@ exported! {
         }
         fd
     }
+    setsockopt(fd: c_int, level: c_int, option: c_int, value: *const std::ffi::c_void, length: socklen_t) -> c_int {
+        let done = real::setsockopt(fd, level, option, value, length);
+        let is_long = length as usize >= size_of::<[i64; 2]>();
+        if done == 0 && level == libc::SOL_SOCKET && is_long && let Some(record) = table::hold(fd) {
+            record.limits(option, value.cast::<[i64; 2]>().read_unaligned());
+            table::put(record);
+        }
+        done
+    }
     listen(fd: c_int, backlog: c_int) -> c_int {
         let done = real::listen(fd, backlog);
         if done == 0 {

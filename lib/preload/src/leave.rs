@@ -6,12 +6,13 @@
     reason = "fork without the C library, in the middle of anything"
 )]
 
-use crate::line::polled;
 use crate::real;
 use crate::receive::receive;
 use crate::record::Record;
 use crate::send::{refused, send};
+use crate::socket::polled;
 use crate::table;
+use crate::watched::Watched;
 use libc::{POLLHUP, POLLIN, POLLOUT, iovec};
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
@@ -37,18 +38,19 @@ pub fn leave(fd: c_int) -> Result<(), c_int> {
 
 /// Nobody reads or writes by the descriptor while it becomes another.
 fn alone(record: &Record, fd: c_int) -> Result<(), c_int> {
-    record.read_lock.take(true).map_err(refused)?;
-    let mut done = record.write_lock.take(true).map_err(refused);
+    // This one first: it may be held for as long as a write waits, the other never.
+    record.write_lock.take(true).map_err(refused)?;
+    let mut done = record.read_lock.take(true).map_err(refused);
     if done.is_ok() {
         if table::is_of(fd, record) {
             done = relay(record, fd);
+            if done.is_ok() {
+                table::leaves(fd, record);
+            }
         }
-        if done.is_ok() {
-            table::forget(fd);
-        }
-        record.write_lock.give();
+        record.read_lock.give();
     }
-    record.read_lock.give();
+    record.write_lock.give();
     done
 }
 
@@ -59,6 +61,7 @@ fn relay(record: &Record, fd: c_int) -> Result<(), c_int> {
         return Err(real::errno());
     }
     let [theirs, mine] = pair;
+    keeps_options(fd, theirs);
     let nonblocking = record.nonblocking.load(Ordering::Relaxed) != 0;
     if nonblocking {
         // SAFETY: a flag of what was just made.
@@ -90,7 +93,9 @@ fn relay(record: &Record, fd: c_int) -> Result<(), c_int> {
     // SAFETY: numbers of this process.
     unsafe {
         if child > 0 {
+            let watched = Watched::take_out(fd);
             real::dup3(theirs, fd, flags);
+            watched.put_in(fd);
         }
         real::close(theirs);
         real::close(mine);
@@ -98,6 +103,27 @@ fn relay(record: &Record, fd: c_int) -> Result<(), c_int> {
     match child > 0 {
         true => Ok(()),
         false => Err(libc::EAGAIN),
+    }
+}
+
+/// What a program has set of a socket, and finds to be so in the pair's end.
+fn keeps_options(from: c_int, to: c_int) {
+    const KEPT: [c_int; 4] = [
+        libc::SO_RCVTIMEO,
+        libc::SO_SNDTIMEO,
+        libc::SO_RCVLOWAT,
+        libc::SO_LINGER,
+    ];
+    for option in KEPT {
+        let mut value = [0_u64; 2];
+        let mut length = size_of_val(&value) as libc::socklen_t;
+        let at = (&raw mut value).cast();
+        // SAFETY: the kernel writes no more than there is room for, and reads as much as it wrote.
+        unsafe {
+            if libc::getsockopt(from, libc::SOL_SOCKET, option, at, &raw mut length) == 0 {
+                real::setsockopt(to, libc::SOL_SOCKET, option, at, length);
+            }
+        }
     }
 }
 
@@ -168,6 +194,7 @@ impl Way {
 /// The process that carries; it ends with either side.
 fn carry(record: &Record, circuit: c_int, pair: c_int) -> ! {
     crate::lock::is_another();
+    table::uncopies();
     record.is_forked();
     // Signals to the program, and its terminal's, are not for this one.
     real::raw(libc::SYS_setsid, [0; 3]);

@@ -26,6 +26,8 @@ mod real;
 mod receive;
 mod record;
 mod send;
+mod socket;
 mod table;
 mod users;
 mod variadic;
+mod watched;

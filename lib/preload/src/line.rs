@@ -2,7 +2,7 @@
 #![expect(unsafe_code, reason = "a socket's number, and what the kernel fills")]
 
 use crate::real;
-use crate::record::Record;
+use crate::socket::Socket;
 use libc::{MSG_DONTWAIT, MSG_NOSIGNAL, MSG_PEEK, iovec};
 use shm::CircuitWaker;
 use std::cell::Cell;
@@ -13,8 +13,7 @@ use stream::Stop;
 
 /// It.
 pub struct Line<'a> {
-    pub fd: c_int,
-    pub record: &'a Record,
+    socket: &'a Socket<'a>,
     /// Whether bytes wait in the kernel for the socket to take them; marks never do.
     pub blocks: bool,
     pub waker: &'a CircuitWaker,
@@ -25,11 +24,10 @@ pub struct Line<'a> {
 }
 
 impl<'a> Line<'a> {
-    /// That of a descriptor.
-    pub fn of(fd: c_int, record: &'a Record, blocks: bool, waker: &'a CircuitWaker) -> Line<'a> {
+    /// That of a call.
+    pub fn of(socket: &'a Socket<'a>, blocks: bool, waker: &'a CircuitWaker) -> Line<'a> {
         Line {
-            fd,
-            record,
+            socket,
             blocks,
             waker,
             moved: Cell::new(0),
@@ -39,15 +37,20 @@ impl<'a> Line<'a> {
 
     fn receive(&self, out: &mut [u8], flags: c_int) -> Result<usize, Stop> {
         let flags = flags | MSG_DONTWAIT;
+        // The descriptor is closed, which is none of the reader's concern: others may have the ring.
+        let number = self.socket.number().ok_or(Stop::Blocked)?;
         // SAFETY: the kernel writes no more than there is room for.
-        let n = unsafe { real::recv(self.fd, out.as_mut_ptr().cast(), out.len(), flags) };
+        let n = unsafe { real::recv(number, out.as_mut_ptr().cast(), out.len(), flags) };
         match usize::try_from(n) {
             Ok(n) => Ok(n),
             Err(_) => Err(match real::errno() {
-                libc::EAGAIN | libc::EINTR => match self.record.error.swap(0, Ordering::AcqRel) {
-                    0 => Stop::Blocked,
-                    errno => Stop::Socket(errno),
-                },
+                libc::EAGAIN | libc::EINTR => {
+                    match self.socket.record.error.swap(0, Ordering::AcqRel) {
+                        0 => Stop::Blocked,
+                        errno => Stop::Socket(errno),
+                    }
+                }
+                libc::EBADF => Stop::Blocked,
                 errno => Stop::Socket(errno),
             }),
         }
@@ -60,6 +63,9 @@ impl stream::Line for Line<'_> {
             iov_base: bytes.as_ptr().cast_mut().cast(),
             iov_len: bytes.len(),
         };
+        // What was to be sent stays to be sent, by whoever has the ring still.
+        let closed = Stop::Socket(libc::EBADF);
+        let number = self.socket.number().ok_or(closed)?;
         let mut parts = [part(head), part(body)];
         // SAFETY: of all zeroes it names nothing.
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
@@ -69,7 +75,7 @@ impl stream::Line for Line<'_> {
         // The signal is given once, by who asked.
         let flags = MSG_NOSIGNAL | if waits { 0 } else { MSG_DONTWAIT };
         // SAFETY: the kernel reads two parts, which are there.
-        let n = unsafe { real::sendmsg(self.fd, &raw const message, flags) };
+        let n = unsafe { real::sendmsg(number, &raw const message, flags) };
         if let Ok(n) = usize::try_from(n) {
             self.moved
                 .set(self.moved.get() + n.saturating_sub(head.len()));
@@ -122,23 +128,4 @@ pub fn sleep(word: Option<&AtomicU32>, seen: u32, limit: Duration) -> Slept {
         Err(rustix::io::Errno::INTR) => Slept::Interrupted,
         _ => Slept::Woken,
     }
-}
-
-/// What a poll says of it now, or within so many milliseconds.
-pub fn polled(fd: c_int, events: i16, limit: c_int) -> i16 {
-    let mut one = libc::pollfd {
-        fd,
-        events,
-        revents: 0,
-    };
-    // SAFETY: one that is there.
-    match unsafe { libc::poll(&raw mut one, 1, limit) } {
-        1 => one.revents,
-        _ => 0,
-    }
-}
-
-/// Whether nobody reads any more at the other end.
-pub fn is_over(fd: c_int) -> bool {
-    polled(fd, 0, 0) & (libc::POLLHUP | libc::POLLERR) != 0
 }

@@ -4,8 +4,10 @@
 use crate::line::Line;
 use crate::real;
 use crate::record::Record;
-use crate::send::{blocks, consent, ended, look_at_peer, refused, step, wait_for_room};
-use crate::table;
+use crate::send::{
+    blocks, consent, ended, goes_otherwise, look_at_peer, refused, step, wait_for_room,
+};
+use crate::socket::{Is, Socket};
 use libc::ssize_t;
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
@@ -22,18 +24,19 @@ pub fn send_file(
     mut at: i64,
     count: usize,
 ) -> Option<ssize_t> {
-    let blocks = blocks(record, 0);
+    let (socket, blocks) = (Socket::of(fd, record), blocks(record, 0));
     let (mut done, mut error) = (0, 0);
     while done < count && error == 0 {
-        if let Err(why) = record.write_lock.take(blocks) {
+        if let Err(why) = socket.takes(&record.write_lock, blocks) {
             error = refused(why);
             break;
         }
-        if !table::is_of(fd, record) {
+        let is = socket.is();
+        if is != Is::There {
             record.write_lock.give();
-            return (done > 0).then_some(done.cast_signed());
+            return goes_otherwise(&socket, is, done, 0);
         }
-        let went = some(record, fd, from, at, count - done, blocks);
+        let went = some(&socket, from, at, count - done, blocks);
         record.write_lock.give();
         match went {
             Ok(0) => break,
@@ -48,25 +51,19 @@ pub fn send_file(
 }
 
 /// The lock is held.
-fn some(
-    record: &Record,
-    fd: c_int,
-    from: c_int,
-    at: i64,
-    most: usize,
-    blocks: bool,
-) -> Result<usize, c_int> {
+fn some(socket: &Socket, from: c_int, at: i64, most: usize, blocks: bool) -> Result<usize, c_int> {
+    let record = socket.record;
     // SAFETY: the lock is held.
     let writing = unsafe { record.writing() };
-    look_at_peer(fd, writing)?;
+    look_at_peer(socket, writing)?;
     consent(record);
     let peer = |_| libc::ECONNABORTED;
-    let line = Line::of(fd, record, false, &writing.waker);
+    let line = Line::of(socket, false, &writing.waker);
     let in_ring = writing.writer.in_ring(&line) == Ok(true);
     if in_ring {
         let mut room = writing.writer.reserve().map_err(peer)?;
         if room == 0 && blocks {
-            wait_for_room(fd, writing)?;
+            wait_for_room(socket, writing)?;
             room = writing.writer.reserve().map_err(peer)?;
         }
         let place = writing.writer.offset(0);
@@ -76,7 +73,7 @@ fn some(
             // SAFETY: `n` bytes from there on are mapped and writable; no reference to them exists.
             let n = unsafe { libc::pread(from, place.as_ptr().cast(), n, at) };
             let came = usize::try_from(n).map_err(|_| real::errno());
-            let line = Line::of(fd, record, false, &writing.waker);
+            let line = Line::of(socket, false, &writing.waker);
             let committed = writing.writer.commit(&line, came.unwrap_or(0));
             let n = came?;
             committed.map_err(|stop| match stop {
@@ -96,7 +93,7 @@ fn some(
     let n = unsafe { libc::pread(from, bytes.as_mut_ptr().cast(), n, at) };
     let n = usize::try_from(n).map_err(|_| real::errno())?;
     match bytes.get(..n) {
-        Some(bytes) if n > 0 => step(record, fd, writing, bytes, blocks),
+        Some(bytes) if n > 0 => step(socket, writing, bytes, blocks),
         _ => Ok(0),
     }
 }

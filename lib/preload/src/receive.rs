@@ -2,10 +2,10 @@
 #![expect(unsafe_code, reason = "memory that a program points to")]
 
 use crate::line::Line;
-use crate::real::{self, fail};
+use crate::real::fail;
 use crate::record::{Reading, Record};
 use crate::send::{blocks, refused};
-use crate::table;
+use crate::socket::{Is, Socket};
 use libc::{MSG_PEEK, MSG_WAITALL, iovec, ssize_t};
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
@@ -31,7 +31,7 @@ pub unsafe fn receive(
     parts: &[iovec],
     flags: c_int,
 ) -> Option<ssize_t> {
-    let blocks = blocks(record, flags);
+    let (socket, blocks) = (Socket::of(fd, record), blocks(record, flags));
     let all: usize = parts.iter().map(|part| part.iov_len).sum();
     let mut done = 0;
     if all == 0 {
@@ -39,17 +39,23 @@ pub unsafe fn receive(
     }
     // Bound: none; it blocks as a read does.
     loop {
-        if let Err(why) = record.read_lock.take(blocks) {
+        if let Err(why) = socket.takes(&record.read_lock, blocks) {
             return told(done, refused(why));
         }
-        if !table::is_of(fd, record) {
+        let is = socket.is();
+        if is != Is::There {
             record.read_lock.give();
-            return (done > 0).then_some(done.cast_signed());
+            return match is {
+                Is::Left if done == 0 => None,
+                Is::Closed if !socket.has_waited() => told(done, libc::EBADF),
+                // As who waits is told of a socket that is shut down.
+                _ => Some(done.cast_signed()),
+            };
         }
         // SAFETY: the lock is held.
         let reading = unsafe { record.reading() };
         // SAFETY: the caller's promise.
-        let end = unsafe { take(record, reading, fd, parts, &mut done, flags, blocks) };
+        let end = unsafe { take(&socket, reading, parts, &mut done, flags, blocks) };
         record.read_lock.give();
         let waits = done == 0 || flags & (MSG_WAITALL | MSG_PEEK) == MSG_WAITALL;
         match end {
@@ -68,16 +74,10 @@ pub unsafe fn receive(
             }
             End::Stopped(Stop::Peer(_)) => return told(done, libc::ECONNABORTED),
         }
-        // The kernel knows how long, and of signals. No lock is held.
-        let mut byte = 0_u8;
-        // SAFETY: room for one byte.
-        let n = unsafe { real::recv(fd, (&raw mut byte).cast(), 1, MSG_PEEK) };
-        if n < 0 {
-            match real::errno() {
-                errno @ (libc::EINTR | libc::EAGAIN) => return told(done, errno),
-                // Said once, and behind what is in the ring.
-                errno => record.error.store(errno, Ordering::Release),
-            }
+        match socket.waits_to_read() {
+            Ok(()) => {}
+            Err(libc::EBADF) => return Some(done.cast_signed()),
+            Err(errno) => return told(done, errno),
         }
     }
 }
@@ -94,16 +94,16 @@ fn told(done: usize, errno: c_int) -> Option<ssize_t> {
 /// # Safety
 /// As [`receive`].
 unsafe fn take(
-    record: &Record,
+    socket: &Socket,
     reading: &mut Reading,
-    fd: c_int,
     parts: &[iovec],
     done: &mut usize,
     flags: c_int,
     blocks: bool,
 ) -> End {
     let Reading { reader, waker } = reading;
-    let line = Line::of(fd, record, blocks, waker);
+    let record = socket.record;
+    let line = Line::of(socket, blocks, waker);
     if record.consented.load(Ordering::Relaxed) == 0 {
         record
             .consented
@@ -175,14 +175,20 @@ fn is_read(record: &Record) -> bool {
 
 /// As `ioctl(FIONREAD)`; `queued` tells what the kernel says.
 pub fn pending(record: &Record, fd: c_int, queued: impl Fn() -> usize) -> Result<usize, c_int> {
-    record.read_lock.take(false).map_err(refused)?;
-    if !table::is_of(fd, record) {
+    // Held for moments alone, but by who leaves the ring.
+    record.read_lock.take(true).map_err(refused)?;
+    let socket = Socket::of(fd, record);
+    let is = socket.is();
+    if is != Is::There {
         record.read_lock.give();
-        return Ok(queued());
+        return match is {
+            Is::Left => Ok(queued()),
+            _ => Err(libc::EBADF),
+        };
     }
     // SAFETY: the lock is held.
     let Reading { reader, waker } = unsafe { record.reading() };
-    let line = Line::of(fd, record, false, waker);
+    let line = Line::of(&socket, false, waker);
     let there = reader.pending(&line, queued);
     record.read_lock.give();
     match there {

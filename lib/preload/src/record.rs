@@ -11,6 +11,7 @@ use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 use stream::{Patience, Reader, Writer};
 
 /// Nobody's.
@@ -79,6 +80,8 @@ pub struct Record {
     /// An error of the socket's that a wait took.
     pub error: AtomicI32,
     pub by_ring: [AtomicU64; 2],
+    /// SO_RCVTIMEO and SO_SNDTIMEO, in microseconds; 0: for ever.
+    limits: [AtomicU64; 2],
     pub write_lock: Lock,
     pub read_lock: Lock,
     writing: UnsafeCell<MaybeUninit<Writing>>,
@@ -111,6 +114,7 @@ impl Record {
         for count in [&self.received, &self.sent, &self.worth]
             .into_iter()
             .chain(&self.by_ring)
+            .chain(&self.limits)
         {
             count.store(0, Ordering::Relaxed);
         }
@@ -284,6 +288,17 @@ impl Record {
             .contains(rustix::fs::OFlags::NONBLOCK);
         let (memory, side, capacity) = bulkhead::memory_of(socket)?;
         let (writer, reader, geometry) = circuit_ends(&memory, capacity, side).ok()?;
+        for option in [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO] {
+            let mut limit = [0_i64; 2];
+            let mut length = size_of_val(&limit) as libc::socklen_t;
+            let at = (&raw mut limit).cast();
+            // SAFETY: the kernel writes no more than there is room for.
+            let done =
+                unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, option, at, &raw mut length) };
+            if done == 0 {
+                self.limits(option, limit);
+            }
+        }
         // Who executes another program does not hand the ring on: see `table`.
         table::closes_on_exec(self);
         self.nonblocking
@@ -309,6 +324,34 @@ impl Record {
             (*self.reading.get()).write(reading);
         }
         Some(())
+    }
+
+    /// An option was set, or is known to be: if it is a time limit it holds for calls by the ring too.
+    pub fn limits(&self, option: c_int, [seconds, micros]: [i64; 2]) {
+        let [receives, sends] = &self.limits;
+        let limit = match option {
+            // Some kernels' headers call them by other numbers, of the same values (SO_RCVTIMEO_NEW).
+            libc::SO_RCVTIMEO | 66 => receives,
+            libc::SO_SNDTIMEO | 67 => sends,
+            _ => return,
+        };
+        let all = seconds.saturating_mul(1_000_000).saturating_add(micros);
+        // The kernel takes less than nothing for none at all.
+        let is_none = seconds == 0 && micros == 0;
+        let all = if is_none { 0 } else { all.max(1) };
+        limit.store(all.cast_unsigned(), Ordering::Relaxed);
+    }
+
+    /// How long a call that receives may wait; none: for ever.
+    pub fn limit_to_receive(&self) -> Option<Duration> {
+        let [receives, _] = &self.limits;
+        limit(receives)
+    }
+
+    /// How long a call that sends may.
+    pub fn limit_to_send(&self) -> Option<Duration> {
+        let [_, sends] = &self.limits;
+        limit(sends)
     }
 
     /// The writing end.
@@ -347,5 +390,12 @@ impl Record {
     /// Its number.
     pub fn number(&self) -> u32 {
         arena::number_of(self)
+    }
+}
+
+fn limit(micros: &AtomicU64) -> Option<Duration> {
+    match micros.load(Ordering::Relaxed) {
+        0 => None,
+        micros => Some(Duration::from_micros(micros)),
     }
 }

@@ -1,11 +1,11 @@
 //! Writing by the ring.
 #![expect(unsafe_code, reason = "bytes that a program points to")]
 
-use crate::line::{Line, Slept, is_over, polled, sleep};
+use crate::line::{Line, Slept, sleep};
 use crate::lock::Refused;
-use crate::real::{self, fail};
+use crate::real::fail;
 use crate::record::{Record, Writing};
-use crate::table;
+use crate::socket::{Is, Socket};
 use libc::{MSG_DONTWAIT, MSG_NOSIGNAL, iovec, ssize_t};
 use std::cell::OnceCell;
 use std::ffi::c_int;
@@ -37,13 +37,14 @@ pub fn blocks(record: &Record, flags: c_int) -> bool {
 /// # Safety
 /// The parts are of readable memory; the record is a ring's.
 pub unsafe fn send(record: &Record, fd: c_int, parts: &[iovec], flags: c_int) -> Option<ssize_t> {
-    let blocks = blocks(record, flags);
-    if let Err(why) = record.write_lock.take(blocks) {
+    let (socket, blocks) = (Socket::of(fd, record), blocks(record, flags));
+    if let Err(why) = socket.takes(&record.write_lock, blocks) {
         return Some(fail(refused(why)));
     }
-    if !table::is_of(fd, record) {
+    let is = socket.is();
+    if is != Is::There {
         record.write_lock.give();
-        return None;
+        return goes_otherwise(&socket, is, 0, flags);
     }
     // SAFETY: the lock is held.
     let writing = unsafe { record.writing() };
@@ -53,7 +54,7 @@ pub unsafe fn send(record: &Record, fd: c_int, parts: &[iovec], flags: c_int) ->
         let mut bytes =
             unsafe { std::slice::from_raw_parts(part.iov_base.cast::<u8>(), part.iov_len) };
         while !bytes.is_empty() {
-            match step(record, fd, writing, bytes, blocks) {
+            match step(&socket, writing, bytes, blocks) {
                 Ok(n) => {
                     done += n;
                     bytes = bytes.get(n..).unwrap_or_default();
@@ -69,13 +70,29 @@ pub unsafe fn send(record: &Record, fd: c_int, parts: &[iovec], flags: c_int) ->
     Some(ended(done, error, flags))
 }
 
-/// What a call that sent so much, and failed so, says. A short answer is a promise of an edge, and of a peer that
+/// What a call says that sent so much, and whose descriptor is none of the ring's any more; `None`: the kernel does.
+pub fn goes_otherwise(socket: &Socket, is: Is, done: usize, flags: c_int) -> Option<ssize_t> {
+    match is {
+        Is::Left if done == 0 => None,
+        // As if it had come later.
+        Is::Closed if done == 0 && !socket.has_waited() => Some(fail(libc::EBADF)),
+        _ => Some(ended(done, libc::EBADF, flags)),
+    }
+}
+
+/// What a call that sent so much, and failed so, says. Of a descriptor that was closed meanwhile it is what it comes to
+/// where somebody has shut it down. A short answer is a promise of an edge, and of a peer that
 /// is gone none comes any more: the ring takes what nobody reads, and its end was told before. So it fails.
 pub fn ended(done: usize, error: c_int, flags: c_int) -> ssize_t {
-    let goes_on = [0, libc::EAGAIN, libc::EINTR].contains(&error);
+    let goes_on = [0, libc::EAGAIN, libc::EINTR, libc::EBADF].contains(&error);
     if error == 0 || done > 0 && goes_on {
         return done.cast_signed();
     }
+    let error = if error == libc::EBADF {
+        libc::EPIPE
+    } else {
+        error
+    };
     if error == libc::EPIPE && flags & MSG_NOSIGNAL == 0 {
         // SAFETY: no memory is involved.
         unsafe { libc::raise(libc::SIGPIPE) };
@@ -85,23 +102,25 @@ pub fn ended(done: usize, error: c_int, flags: c_int) -> ssize_t {
 
 /// Writes some of the bytes; what the program is told where none.
 pub fn step(
-    record: &Record,
-    fd: c_int,
+    socket: &Socket,
     writing: &mut Writing,
     bytes: &[u8],
     blocks: bool,
 ) -> Result<usize, c_int> {
-    look_at_peer(fd, writing)?;
+    let record = socket.record;
+    look_at_peer(socket, writing)?;
     consent(record);
     back_to_ring(writing);
     if !blocks {
         // A reader that is about to make room keeps all that follows from going by the socket.
-        spin_for_room(fd, record, writing)?;
+        spin_for_room(socket, writing)?;
     }
+    // The kernel would count a limit anew for each part.
+    let by_kernel = blocks && record.limit_to_send().is_none();
     let mut sleeps = 0;
     // Bound: none; it blocks as a write does.
     loop {
-        let line = Line::of(fd, record, blocks, &writing.waker);
+        let line = Line::of(socket, by_kernel, &writing.waker);
         let full = match blocks && sleeps < SLEEPS {
             true => Full::Waits,
             false => Full::Spills,
@@ -119,17 +138,10 @@ pub fn step(
             }
             Err(Stop::Full) => {
                 sleeps += 1;
-                wait_for_room(fd, writing)?;
+                wait_for_room(socket, writing)?;
             }
-            Err(Stop::Blocked) if blocks && !line.is_late.get() => {
-                // A mark is to go first. A signal ends the wait, and is heard again by none.
-                if polled(fd, libc::POLLOUT, 100) == 0
-                    && real::errno() == libc::EINTR
-                    && !restarts()
-                {
-                    return Err(libc::EINTR);
-                }
-            }
+            // A mark is to go first, or the time is limited.
+            Err(Stop::Blocked) if blocks && !line.is_late.get() => socket.waits_to_write()?,
             Err(Stop::Blocked) => return Err(libc::EAGAIN),
             Err(Stop::Socket(errno)) => return Err(errno),
             Err(Stop::Peer(_)) => return Err(libc::ECONNABORTED),
@@ -138,14 +150,12 @@ pub fn step(
 }
 
 /// Fails where nobody reads any more: the ring says nothing of that.
-pub fn look_at_peer(fd: c_int, writing: &mut Writing) -> Result<(), c_int> {
+pub fn look_at_peer(socket: &Socket, writing: &mut Writing) -> Result<(), c_int> {
     if writing.bytes < LOOK_BYTES && writing.writes < LOOK_WRITES {
         return Ok(());
     }
-    if is_over(fd) {
-        // As it will be the next time.
-        return Err(libc::EPIPE);
-    }
+    // As it will be the next time.
+    socket.is_read()?;
     (writing.bytes, writing.writes) = (0, 0);
     Ok(())
 }
@@ -178,8 +188,8 @@ fn back_to_ring(writing: &mut Writing) {
 }
 
 /// Looks whether there is room in the ring, for a moment, if that is where bytes go.
-fn spin_for_room(fd: c_int, record: &Record, writing: &mut Writing) -> Result<(), c_int> {
-    let line = Line::of(fd, record, false, &writing.waker);
+fn spin_for_room(socket: &Socket, writing: &mut Writing) -> Result<(), c_int> {
+    let line = Line::of(socket, false, &writing.waker);
     if writing.writer.in_ring(&line) == Ok(true) {
         spins(writing, MOMENT)?;
     }
@@ -206,20 +216,22 @@ fn misdeed(_: stream::Stop) -> c_int {
 }
 
 /// Waits until there is room in the ring, or for a while.
-pub fn wait_for_room(fd: c_int, writing: &mut Writing) -> Result<(), c_int> {
+pub fn wait_for_room(socket: &Socket, writing: &mut Writing) -> Result<(), c_int> {
     if spins(writing, SPIN)? {
         return Ok(());
     }
+    socket.begins_to_wait();
+    let time = socket.may_wait(SLEEP)?;
     let Some(seen) = writing.writer.arm(1).map_err(misdeed)? else {
         return Ok(());
     };
-    let slept = sleep(writing.writer.memory().sleeps_by(), seen, SLEEP);
+    let slept = sleep(writing.writer.memory().sleeps_by(), seen, time);
     writing.writer.disarm();
-    if is_over(fd) {
+    if let Err(errno) = socket.is_read() {
         writing.bytes = LOOK_BYTES;
-        return Err(libc::EPIPE);
+        return Err(errno);
     }
-    match slept == Slept::Interrupted && !restarts() {
+    match slept == Slept::Interrupted && socket.ends_by_signal() {
         true => Err(libc::EINTR),
         false => Ok(()),
     }
@@ -227,7 +239,7 @@ pub fn wait_for_room(fd: c_int, writing: &mut Writing) -> Result<(), c_int> {
 
 /// Whether a call that a signal interrupted goes on, as far as is known: no handler of the program's says that it does
 /// not. The kernel tells who sleeps so nothing of which signal it was.
-fn restarts() -> bool {
+pub fn restarts() -> bool {
     (1..=64).all(|signal| {
         // SAFETY: all zeroes is an action, and it is only asked for.
         let (asked, action) = unsafe {

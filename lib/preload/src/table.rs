@@ -1,19 +1,33 @@
 //! Which descriptor of this process is of which record.
+#![expect(unsafe_code, reason = "descriptors of its own")]
 
 use crate::arena::{self, RECORDS};
-use crate::log;
 use crate::record::{PLAIN, Record};
+use crate::{log, real};
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 
 /// Descriptors that are followed.
 const FDS: usize = 65_536;
 /// Of an entry: the program believes that it is handed on when another is executed.
 const HANDED_ON: u32 = 1 << 31;
+/// Of an entry: it was of this record, and is the end of a pair of sockets by now. It is followed no more.
+const LEFT: u32 = 1 << 30;
+/// Of an entry: it is this library's own copy of one of this record.
+const COPY: u32 = 1 << 29;
+/// So many copies there are at most, of these numbers: a program's own are the lowest that are free, and what goes by 512 to
+/// 1023 waits for the operator.
+const COPIES: u32 = 64;
+const NUMBERS: Range<c_int> = 384..512;
 
 static TABLE: [AtomicU32; FDS] = [const { AtomicU32::new(0) }; FDS];
 /// Of each record, its descriptors and calls under way in this process.
 static HELD: [AtomicU32; RECORDS + 1] = [const { AtomicU32::new(0) }; RECORDS + 1];
+/// Of each record, this library's own copy of a descriptor; 0: none.
+static COPY_OF: [AtomicI32; RECORDS + 1] = [const { AtomicI32::new(0) }; RECORDS + 1];
+/// How many there are.
+static COPIED: AtomicU32 = AtomicU32::new(0);
 /// No higher descriptor was ever followed.
 static HIGHEST: AtomicU32 = AtomicU32::new(0);
 
@@ -32,7 +46,7 @@ pub fn hold(fd: c_int) -> Option<&'static Record> {
     // Bound: others that open and close this very number meanwhile.
     loop {
         let number = entry.load(Ordering::Acquire) & !HANDED_ON;
-        if number == 0 {
+        if number == 0 || number & (LEFT | COPY) != 0 {
             return None;
         }
         let count = held(number)?;
@@ -53,17 +67,25 @@ pub fn hold(fd: c_int) -> Option<&'static Record> {
     }
 }
 
-/// Whether a descriptor is still of this record: while its locks are held, it stays so.
+/// Whether a descriptor is still of this record: it may be closed, or be made another, at any time. Who does that
+/// says so first.
 #[inline]
 pub fn is_of(fd: c_int, record: &Record) -> bool {
     let number = record.number();
     entry(fd).is_some_and(|it| it.load(Ordering::Acquire) & !HANDED_ON == number)
 }
 
+/// Whether it is the end of a pair of sockets, and was of this record.
+#[inline]
+pub fn has_left(fd: c_int, record: &Record) -> bool {
+    entry(fd).is_some_and(|it| it.load(Ordering::Acquire) == LEFT | record.number())
+}
+
 /// Gives it back.
 #[inline]
 pub fn put(record: &Record) {
     if held(record.number()).is_some_and(|it| it.fetch_sub(1, Ordering::AcqRel) == 1) {
+        uncopy(record.number());
         log::say(record);
         record.end();
     }
@@ -80,6 +102,69 @@ pub fn follow(fd: c_int) {
             held.store(1, Ordering::Release);
         }
         set(fd, record.number());
+    }
+}
+
+/// A copy of a descriptor, by which its record's calls go on if it is closed, or becomes another, meanwhile. There may be none.
+pub fn copy(fd: c_int, record: &Record) {
+    // Not as many descriptors are permitted as it takes.
+    static IS_REFUSED: AtomicBool = AtomicBool::new(false);
+    let number = record.number();
+    let Some(place) = COPY_OF.get(number as usize) else {
+        return;
+    };
+    if place.load(Ordering::Acquire) != 0 || IS_REFUSED.load(Ordering::Relaxed) {
+        return;
+    }
+    if COPIED.fetch_add(1, Ordering::AcqRel) < COPIES {
+        // SAFETY: a new descriptor, or none.
+        let own = unsafe { real::fcntl(fd, libc::F_DUPFD_CLOEXEC, NUMBERS.start as usize) };
+        if own < 0 && real::errno() == libc::EINVAL {
+            IS_REFUSED.store(true, Ordering::Relaxed);
+        }
+        // Whoever closes or replaces a number says so first: it was still this one's.
+        if NUMBERS.contains(&own) && is_of(fd, record) {
+            set(own, COPY | number);
+            let (done, not) = (Ordering::AcqRel, Ordering::Relaxed);
+            if place.compare_exchange(0, own, done, not).is_ok() {
+                return;
+            }
+            set(own, 0);
+        }
+        if own >= 0 {
+            // SAFETY: what was just made.
+            unsafe { real::close(own) };
+        }
+    }
+    COPIED.fetch_sub(1, Ordering::AcqRel);
+}
+
+/// It, if there is one.
+#[inline]
+pub fn copy_of(record: &Record) -> Option<c_int> {
+    let own = COPY_OF.get(record.number() as usize)?;
+    Some(own.load(Ordering::Acquire)).filter(|own| *own > 0)
+}
+
+/// A record's copy is used no more; whether it was this one.
+fn taken_back(number: u32, own: c_int) -> bool {
+    let (done, not) = (Ordering::AcqRel, Ordering::Relaxed);
+    let place = COPY_OF.get(number as usize);
+    let was = place.is_some_and(|it| it.compare_exchange(own, 0, done, not).is_ok());
+    if was {
+        COPIED.fetch_sub(1, Ordering::AcqRel);
+    }
+    was
+}
+
+/// A record's copy is closed, if there is one.
+fn uncopy(number: u32) {
+    let own = COPY_OF.get(number as usize);
+    let own = own.map_or(0, |it| it.load(Ordering::Acquire));
+    if own > 0 && taken_back(number, own) {
+        set(own, 0);
+        // SAFETY: this library's own.
+        unsafe { real::close(own) };
     }
 }
 
@@ -111,7 +196,24 @@ pub fn forget(fd: c_int) {
             return;
         }
         let number = entry.swap(0, Ordering::AcqRel) & !HANDED_ON;
+        if number & COPY != 0 {
+            // The program closes all that it does not know.
+            taken_back(number & !COPY, fd);
+        }
         if let Some(record) = arena::record(number) {
+            put(record);
+        }
+    }
+}
+
+/// It is the end of a pair of sockets from now on; its record's locks are held.
+pub fn leaves(fd: c_int, record: &Record) {
+    if let Some(entry) = entry(fd) {
+        let number = record.number();
+        // Who has closed it meanwhile has said so.
+        let is = |it: u32| (it & !HANDED_ON == number).then_some(LEFT | number);
+        let (done, not) = (Ordering::AcqRel, Ordering::Relaxed);
+        if entry.fetch_update(done, not, is).is_ok() {
             put(record);
         }
     }
@@ -165,8 +267,17 @@ pub fn forks() {
     }
 }
 
+/// In a process that was forked: no call of the other's threads goes on here, and their copies would keep circuits
+/// open that both close. One that was made in the very moment stays.
+pub fn uncopies() {
+    if COPIED.load(Ordering::Acquire) > 0 {
+        (1..=RECORDS as u32).for_each(uncopy);
+    }
+}
+
 /// This process was.
 pub fn is_forked() {
+    uncopies();
     if HIGHEST.load(Ordering::Acquire) > 0 {
         own().for_each(Record::is_forked);
     }

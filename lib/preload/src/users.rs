@@ -6,6 +6,7 @@ use crate::calls::exported;
 use crate::{real, table};
 use libc::uid_t;
 use std::ffi::{c_char, c_int};
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// Real, effective and saved.
 fn users() -> [uid_t; 3] {
@@ -30,14 +31,16 @@ fn changes(call: impl FnOnce() -> c_int) -> c_int {
 }
 
 /// Whether the C library says that there is no other thread.
-fn is_alone() -> bool {
-    // SAFETY: a name that ends; what is there, if anything, is one byte for good.
-    unsafe {
-        let at = libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr());
-        at.cast::<c_char>()
-            .as_ref()
-            .is_some_and(|alone| *alone != 0)
+pub fn is_alone() -> bool {
+    static AT: AtomicPtr<c_char> = AtomicPtr::new(std::ptr::null_mut());
+    let mut at = AT.load(Ordering::Relaxed);
+    if at.is_null() {
+        // SAFETY: a name that ends.
+        at = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr()) }.cast();
+        AT.store(at, Ordering::Relaxed);
     }
+    // SAFETY: what is there, if anything, is one byte for good.
+    unsafe { at.as_ref().is_some_and(|alone| *alone != 0) }
 }
 
 /// Without a signal's handler meanwhile.

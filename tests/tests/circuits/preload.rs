@@ -10,25 +10,25 @@ const EXCHANGE: &str = include_str!("exchange.c");
 const MANNERS: &str = include_str!("manners.c");
 
 /// A scene in which `{r}` before a command loads the library, and notes what went by rings.
-struct Rings {
-    scene: Scene,
+pub struct Rings {
+    pub scene: Scene,
 }
 
 impl Rings {
-    fn new() -> Rings {
+    pub fn new() -> Rings {
         let scene = Scene::of(OPEN);
         let library = format!("{}/rings.so", scene.files());
         std::fs::copy(e2e::program("libbulkhead_preload.so"), library).unwrap();
         Rings { scene }
     }
 
-    fn line(&self, line: &str) -> String {
+    pub fn line(&self, line: &str) -> String {
         let files = self.scene.files();
         let with = format!("env LD_PRELOAD={files}/rings.so BULKHEAD_PRELOAD_LOG={files}/rings");
         line.replace("{r}", &with)
     }
 
-    fn start(&self, at: &str, line: &str, until: &str) -> Program {
+    pub fn start(&self, at: &str, line: &str, until: &str) -> Program {
         self.scene.start(at, &self.line(line), until)
     }
 
@@ -36,12 +36,12 @@ impl Rings {
         self.scene.serve(at, &self.line(line), address, port)
     }
 
-    fn says(&self, at: &str, line: &str) -> String {
+    pub fn says(&self, at: &str, line: &str) -> String {
         self.scene.says(at, &self.line(line))
     }
 
     /// What a program's sockets read and wrote by rings, as far as they are closed.
-    fn by_ring(&self, program: &str) -> [u64; 2] {
+    pub fn by_ring(&self, program: &str) -> [u64; 2] {
         let path = format!("{}/rings", self.scene.files());
         let text = std::fs::read_to_string(path).unwrap_or_default();
         let mut sum = [0; 2];

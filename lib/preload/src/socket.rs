@@ -1,0 +1,219 @@
+//! A ring's socket in one call: by which number it is reached, and how long the call may wait.
+//!
+//! Another thread may close the program's descriptor, or put another in its place, while a call waits, and the
+//! kernel's call keeps the file, not the number. So where there are other threads the first call that waits makes a
+//! copy, by which all go on until nobody has the socket here any more (`table`). Without one (a process has 64 of them at most) the
+//! number is looked at before each use: what remains then is a moment between that look and the kernel's, in which
+//! somebody has to close the one and open another. The same goes for a call that has not waited yet, of which nobody
+//! can know that it has begun.
+#![expect(unsafe_code, reason = "a descriptor's number")]
+
+use crate::lock::{Lock, Refused};
+use crate::real;
+use crate::record::Record;
+use crate::send::restarts;
+use crate::table;
+use crate::users::is_alone;
+use libc::{MSG_PEEK, POLLERR, POLLHUP, POLLIN, POLLOUT};
+use std::cell::OnceCell;
+use std::ffi::c_int;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// How long who waits for a socket to take something waits at a time.
+const LOOKS: Duration = Duration::from_millis(100);
+
+/// What became of a descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Is {
+    /// The call goes on by it, or by a copy.
+    There,
+    /// It is the end of a pair by now: the call is the kernel's.
+    Left,
+    /// It is closed, or another: nothing may go by its number.
+    Closed,
+}
+
+/// How a poll ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Polled {
+    Ready,
+    Late,
+    Interrupted,
+}
+
+/// It.
+pub struct Socket<'a> {
+    pub record: &'a Record,
+    fd: c_int,
+    /// Of the first wait.
+    begun: OnceCell<Instant>,
+}
+
+impl<'a> Socket<'a> {
+    /// A descriptor's.
+    pub fn of(fd: c_int, record: &'a Record) -> Socket<'a> {
+        Socket {
+            record,
+            fd,
+            begun: OnceCell::new(),
+        }
+    }
+
+    /// Its number, for one use; none: it is closed.
+    #[inline]
+    pub fn number(&self) -> Option<c_int> {
+        let own = || table::is_of(self.fd, self.record).then_some(self.fd);
+        table::copy_of(self.record).or_else(own)
+    }
+
+    /// What it is by now. Asked with the lock: who leaves a ring has both.
+    pub fn is(&self) -> Is {
+        if table::has_left(self.fd, self.record) {
+            return Is::Left;
+        }
+        match self.number() {
+            Some(_) => Is::There,
+            None => Is::Closed,
+        }
+    }
+
+    /// Whether the call has waited for anything.
+    pub fn has_waited(&self) -> bool {
+        self.begun.get().is_some()
+    }
+
+    /// Takes one of its locks.
+    pub fn takes(&self, lock: &Lock, blocks: bool) -> Result<(), Refused> {
+        if lock.try_take() {
+            return Ok(());
+        }
+        if blocks {
+            self.begins_to_wait();
+        }
+        lock.take(blocks)
+    }
+
+    /// From here on another thread may know that the call is in its midst.
+    pub fn begins_to_wait(&self) {
+        self.begun.get_or_init(Instant::now);
+        if !is_alone() {
+            table::copy(self.fd, self.record);
+        }
+    }
+
+    /// What is left of a time limit, from the first wait on; none: there is no limit.
+    fn left_of(&self, limit: Option<Duration>) -> Option<Duration> {
+        let waited = self.begun.get().map(Instant::elapsed).unwrap_or_default();
+        limit.map(|limit| limit.saturating_sub(waited))
+    }
+
+    /// How long a wait to write may be that is not to be longer than this.
+    ///
+    /// # Errors
+    /// The program's time is over.
+    pub fn may_wait(&self, most: Duration) -> Result<Duration, c_int> {
+        match self.left_of(self.record.limit_to_send()) {
+            Some(Duration::ZERO) => Err(libc::EAGAIN),
+            left => Ok(left.unwrap_or(most).min(most)),
+        }
+    }
+
+    /// Whether a signal that comes in a wait to write ends it: with a time limit each does, as the kernel has it.
+    pub fn ends_by_signal(&self) -> bool {
+        self.record.limit_to_send().is_some() || !restarts()
+    }
+
+    /// Waits until there is something to read, as the kernel does: it knows how long, and of signals. No lock is held.
+    ///
+    /// # Errors
+    /// What the program is told. EBADF: the descriptor is closed.
+    pub fn waits_to_read(&self) -> Result<(), c_int> {
+        self.begins_to_wait();
+        let number = self.number().ok_or(libc::EBADF)?;
+        // A peer's tokens, behind which there is nothing, begin no limit anew.
+        if let Some(left) = self.left_of(self.record.limit_to_receive()) {
+            return match left.is_zero() {
+                true => Err(libc::EAGAIN),
+                false => match polls(number, POLLIN, left) {
+                    Polled::Ready => Ok(()),
+                    Polled::Late => Err(libc::EAGAIN),
+                    Polled::Interrupted => Err(libc::EINTR),
+                },
+            };
+        }
+        let mut byte = 0_u8;
+        // SAFETY: room for one byte.
+        let n = unsafe { real::recv(number, (&raw mut byte).cast(), 1, MSG_PEEK) };
+        if n < 0 {
+            match real::errno() {
+                errno @ (libc::EINTR | libc::EAGAIN | libc::EBADF) => return Err(errno),
+                // Said once, and behind what is in the ring.
+                errno => self.record.error.store(errno, Ordering::Release),
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until it takes something, or for a while.
+    ///
+    /// # Errors
+    /// As [`Socket::waits_to_read`].
+    pub fn waits_to_write(&self) -> Result<(), c_int> {
+        self.begins_to_wait();
+        let time = self.may_wait(LOOKS)?;
+        let number = self.number().ok_or(libc::EBADF)?;
+        match polls(number, POLLOUT, time) {
+            // It is heard again by none.
+            Polled::Interrupted if self.ends_by_signal() => Err(libc::EINTR),
+            _ => Ok(()),
+        }
+    }
+
+    /// Fails where nobody reads any more at the other end.
+    ///
+    /// # Errors
+    /// EPIPE; EBADF: the descriptor is closed.
+    pub fn is_read(&self) -> Result<(), c_int> {
+        let number = self.number().ok_or(libc::EBADF)?;
+        match polled(number, 0, 0) & (POLLHUP | POLLERR) {
+            0 => Ok(()),
+            _ => Err(libc::EPIPE),
+        }
+    }
+}
+
+fn polls(fd: c_int, events: i16, limit: Duration) -> Polled {
+    let mut one = libc::pollfd {
+        fd,
+        events,
+        revents: 0,
+    };
+    let limit = limit.as_micros().div_ceil(1000);
+    // SAFETY: one that is there.
+    match unsafe {
+        libc::poll(
+            &raw mut one,
+            1,
+            c_int::try_from(limit).unwrap_or(c_int::MAX),
+        )
+    } {
+        1 => Polled::Ready,
+        0 => Polled::Late,
+        _ => Polled::Interrupted,
+    }
+}
+
+/// What a poll says of it now, or within so many milliseconds.
+pub fn polled(fd: c_int, events: i16, limit: c_int) -> i16 {
+    let mut one = libc::pollfd {
+        fd,
+        events,
+        revents: 0,
+    };
+    // SAFETY: one that is there.
+    match unsafe { libc::poll(&raw mut one, 1, limit) } {
+        1 => one.revents,
+        _ => 0,
+    }
+}
