@@ -39,8 +39,9 @@ pub fn run(pair: &Pair, options: &Options) -> Result<[Figure; 2], String> {
     for step in 1..=deaths {
         let next = PAUSE * step as u32;
         std::thread::sleep(next.saturating_sub(begun.elapsed()));
-        killed.push(worker::clock::monotonic());
+        let before = worker::clock::monotonic();
         dies(pair.operator().ok_or("no operator")?, step)?;
+        killed.push((before, worker::clock::monotonic()));
     }
     let mut said = String::new();
     let out = client.0.stdout.as_mut().ok_or("no output")?;
@@ -62,7 +63,7 @@ pub fn run(pair: &Pair, options: &Options) -> Result<[Figure; 2], String> {
     };
     // Known, and counted: of each at most one is reset (decision 35).
     let lost = failed.min((pair.taken()? - taken) as f64);
-    let outages: Vec<f64> = killed.iter().filter_map(|at| gap(&ends, *at)).collect();
+    let outages: Vec<f64> = killed.iter().filter_map(|of| gap(&ends, *of)).collect();
     if outages.len() != killed.len() {
         return Err("connections ended before the last death".to_owned());
     }
@@ -98,14 +99,19 @@ fn dies(operator: u32, step: usize) -> Result<(), String> {
         }
         std::thread::sleep(Duration::from_micros(200));
     }
-    Ok(())
+    // Or it could not be traced.
+    let stat = std::fs::read_to_string(format!("/proc/{operator}/stat"));
+    match stat.is_ok_and(|stat| !stat.contains(") Z ")) {
+        true => Err("strace did not kill the operator: may it trace here?".to_owned()),
+        false => Ok(()),
+    }
 }
 
-/// The longest pause between two ends that reaches into the half second after a moment, ms.
+/// The longest pause between two ends that reaches into the time between two moments, or the half second after it, ms.
 /// `None`: nothing ended after it.
-fn gap(ends: &[u64], at: u64) -> Option<f64> {
-    let last = ends.last().filter(|end| **end > at)?;
-    let until = (at + 500_000_000).min(*last);
+fn gap(ends: &[u64], (at, over): (u64, u64)) -> Option<f64> {
+    let last = ends.last().filter(|end| **end > over)?;
+    let until = (over + 500_000_000).min(*last);
     let pairs = ends
         .windows(2)
         .filter_map(|pair| Some((*pair.first()?, *pair.get(1)?)));
@@ -125,9 +131,9 @@ mod tests {
     fn the_longest_pause_after_a_moment_counts() {
         let ms = |n: u64| n * 1_000_000;
         let ends = [ms(1), ms(50), ms(100), ms(101), ms(115), ms(116), ms(900)];
-        assert_eq!(gap(&ends, ms(100)), Some(784.0));
-        assert_eq!(gap(&ends[..6], ms(100)), Some(14.0));
-        assert_eq!(gap(&ends[..6], ms(60)), Some(50.0));
-        assert_eq!(gap(&ends, ms(900)), None);
+        assert_eq!(gap(&ends, (ms(100), ms(100))), Some(784.0));
+        assert_eq!(gap(&ends[..6], (ms(100), ms(100))), Some(14.0));
+        assert_eq!(gap(&ends[..6], (ms(60), ms(60))), Some(50.0));
+        assert_eq!(gap(&ends, (ms(900), ms(900))), None);
     }
 }

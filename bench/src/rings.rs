@@ -74,14 +74,20 @@ pub fn run(
     let turns = options.runs(3, 1);
     let few = memory("copies-many", MANY, turns)?;
     let used = memory("copies-drained", USED, turns)?;
-    let whole = {
-        let _group = Group::enter(ours.operator().ok_or("no operator")?)?;
-        memory(
+    let group = ours
+        .operator()
+        .ok_or("no operator".to_owned())
+        .and_then(Group::enter);
+    let whole = match &group {
+        Ok(_) => memory(
             "copies-whole",
             if options.smoke { USED } else { MANY },
             turns,
-        )?
+        )
+        .map(Some)?,
+        Err(_) => None,
     };
+    let group = group.map(drop);
     let cluster = peer::cluster(before, peer::round_trip_ns()?);
     let pair_name = bridge.name.clone();
     let figure = |id: &str, unit: &str, of: fn(&Size) -> &Vec<f64>, note: &str, least: bool| {
@@ -122,7 +128,7 @@ pub fn run(
         against_copy,
         Figure::of("circuits.rtt_spin_us", "us", &rtt)
             .note("a byte there and back, both sides spinning, cores 0 and 1"),
-        Figure::of("circuits.mem_per_conn_kib", "kib", &whole)
+        whole.map_or_else(|| Figure::missing("circuits.mem_per_conn_kib", &group.err().unwrap_or_default()), |whole| Figure::of("circuits.mem_per_conn_kib", "kib", &whole))
             .ours("programs_kib", median(&used))
             .ours("programs_a_few_bytes_kib", median(&few))
             .note(

@@ -312,7 +312,7 @@ fn named(event: &Event, world: &World) -> Happening {
         ),
         Some(EventKind::ProxyLost) => (
             cause(event.cause).to_owned(),
-            format!("the proxy of {of} is gone: what it carried is over; there is another"),
+            format!("the proxy of {of} is gone: what it carried is over; another is started"),
         ),
         Some(EventKind::ProgramGivenUp) => (
             String::new(),

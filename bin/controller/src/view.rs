@@ -115,11 +115,18 @@ pub fn status(status: Status, name: &str) -> Status {
     }
 }
 
-/// Of a plan what it does with what is its own.
+/// Of a plan what it does with what is its own, and with agreements that it is a party to.
 pub fn plan(plan: Plan, name: &str) -> Plan {
     let changes = plan.changes.into_iter();
+    let accepts = |object: &str| {
+        let parties = object.strip_prefix("agreement ");
+        parties
+            .and_then(|it| it.rsplit_once(" with "))
+            .is_some_and(|(_, acceptor)| acceptor == name)
+    };
+    let is_its = |object: &str| is_own(object, name) || accepts(object);
     Plan {
-        changes: changes.filter(|one| is_own(&one.object, name)).collect(),
+        changes: changes.filter(|one| is_its(&one.object)).collect(),
         halves: (plan.halves.into_iter())
             .filter(|one| one.tenant == name)
             .collect(),

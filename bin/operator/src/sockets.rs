@@ -137,6 +137,15 @@ pub fn fits(fd: &impl AsFd, length: usize, part: usize) -> bool {
     under_way(fd).is_some_and(|(now, most)| now + 2 * length + 1024 <= most / part)
 }
 
+/// Whether what others have not read keeps so many bytes more from the quarter to which polls show room. Where these
+/// alone are more than that nothing does.
+pub fn is_crowded(fd: &impl AsFd, length: usize) -> bool {
+    under_way(fd).is_some_and(|(now, most)| {
+        let (more, mark) = (2 * length + 1024, most / 4);
+        now > 0 && more <= mark && now + more > mark
+    })
+}
+
 /// Whether nothing that was sent by it lies unread anywhere.
 pub fn is_all_read(fd: &impl AsFd) -> bool {
     under_way(fd).is_some_and(|(now, _)| now == 0)

@@ -196,7 +196,11 @@ fn settle(spawn: &Spawn<'_>, pid: u32) -> Result<(), SpawnError> {
     let is_own = spawn.uid == rustix::process::geteuid().as_raw();
     match callers(spawn.uid).map(|map| fs::write(&users, map)) {
         Some(Ok(())) => {}
-        Some(Err(error)) if !is_own && guard!("controller-names-root") => {
+        Some(Err(error))
+            if !is_own
+                && error.kind() == std::io::ErrorKind::PermissionDenied
+                && guard!("controller-names-root") =>
+        {
             return Err(mapping("uid_map", 0, error));
         }
         _ => fs::write(&users, format!("0 {} 1\n", spawn.uid))

@@ -33,14 +33,14 @@ pub enum When {
     MediatedWithName,
     /// Never: it does not exist (ENOSYS).
     Refused,
-    /// Never: where these bits of an argument are these it fails, else it is allowed.
+    /// Where these bits of an argument are one of these it fails, else it is allowed.
     RefusedWhere {
         /// Which argument, from 0 on.
         argument: u32,
         /// Of its low half.
         mask: u32,
         /// What they are.
-        value: u32,
+        values: &'static [u32],
         /// Why it fails.
         errno: i32,
     },
@@ -86,7 +86,7 @@ pub const CALLS: &[(i64, When)] = &[
         When::RefusedWhere {
             argument: 1,
             mask: libc::FALLOC_FL_PUNCH_HOLE.cast_unsigned(),
-            value: libc::FALLOC_FL_PUNCH_HOLE.cast_unsigned(),
+            values: &[libc::FALLOC_FL_PUNCH_HOLE.cast_unsigned()],
             errno: libc::EOPNOTSUPP,
         },
     ),
@@ -95,11 +95,25 @@ pub const CALLS: &[(i64, When)] = &[
         When::RefusedWhere {
             argument: 2,
             mask: u32::MAX,
-            value: libc::MADV_REMOVE.cast_unsigned(),
+            values: &TAKES_PAGES,
+            errno: libc::EINVAL,
+        },
+    ),
+    // Of the caller's own memory it takes any advice (Linux 6.13).
+    (
+        libc::SYS_process_madvise,
+        When::RefusedWhere {
+            argument: 3,
+            mask: u32::MAX,
+            values: &TAKES_PAGES,
             errno: libc::EINVAL,
         },
     ),
 ];
+
+/// Advice by which pages of a file leave whoever has them mapped: taken out, or put together to larger ones
+/// (MADV_COLLAPSE, 25).
+const TAKES_PAGES: [u32; 2] = [libc::MADV_REMOVE.cast_unsigned(), 25];
 
 /// Options that the kernel answers for: those that programs ask for at every connection.
 pub const PLAIN: [i32; 6] = [
@@ -133,6 +147,8 @@ pub const REFUSED_I386: &[(u32, u32)] = &[
     (417, 417),
     // io_uring
     (425, 427),
+    // process_madvise
+    (440, 440),
 ];
 
 /// Set in the number of every call by the x32 convention: refused altogether.
@@ -230,15 +246,16 @@ fn body(when: When) -> Vec<Instruction> {
         When::RefusedWhere {
             argument,
             mask,
-            value,
+            values,
             errno,
-        } => vec![
-            load(low(argument)),
-            masked(mask),
-            equal(value, 0, 1),
-            end(DONE | errno.cast_unsigned()),
-            end(ALLOW),
-        ],
+        } => {
+            let mut body = vec![load(low(argument)), masked(mask)];
+            for value in values {
+                body.extend([equal(*value, 0, 1), end(DONE | errno.cast_unsigned())]);
+            }
+            body.push(end(ALLOW));
+            body
+        }
         When::DomainOtherThan(domains) => {
             let mut body = vec![load(low(0))];
             for domain in domains {

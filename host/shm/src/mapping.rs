@@ -363,7 +363,8 @@ impl Deref for WritableMapping {
 }
 
 /// A part of a shared mapping twice in a row, for what runs over its end: mapped when that is asked for first, for most
-/// never do, and a process may have so many mappings. No lock, for it is asked in signal handlers too.
+/// never do, and a process may have so many mappings. Its address is this process's: who shares the value with others that were
+/// forked (`lib/preload`) never asks for what runs over the end.
 pub(crate) struct Twice {
     once: Mapping,
     at: AtomicPtr<u8>,

@@ -12,6 +12,7 @@ use crate::record::Record;
 use crate::send::{refused, send};
 use crate::socket::polled;
 use crate::table;
+use crate::users::is_alone;
 use crate::watched::Watched;
 use libc::{POLLHUP, POLLIN, POLLOUT, iovec};
 use std::ffi::c_int;
@@ -43,6 +44,10 @@ fn alone(record: &Record, fd: c_int) -> Result<(), c_int> {
     let mut done = record.read_lock.take(true).map_err(refused);
     if done.is_ok() {
         if table::is_of(fd, record) {
+            if !is_alone() {
+                // Or who waits for these locks makes a copy of the pair's end, as if it were the circuit's.
+                table::copy(fd, record);
+            }
             done = relay(record, fd);
             if done.is_ok() {
                 table::leaves(fd, record);
@@ -92,7 +97,8 @@ fn relay(record: &Record, fd: c_int) -> Result<(), c_int> {
     let flags = if handed_on { 0 } else { libc::O_CLOEXEC };
     // SAFETY: numbers of this process.
     unsafe {
-        if child > 0 {
+        // It may be closed, and another's, by now.
+        if child > 0 && table::is_of(fd, record) {
             let watched = Watched::take_out(fd);
             real::dup3(theirs, fd, flags);
             watched.put_in(fd);

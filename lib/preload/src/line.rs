@@ -2,7 +2,7 @@
 #![expect(unsafe_code, reason = "a socket's number, and what the kernel fills")]
 
 use crate::real;
-use crate::socket::Socket;
+use crate::socket::{CLOSED, Socket};
 use libc::{MSG_DONTWAIT, MSG_NOSIGNAL, MSG_PEEK, iovec};
 use shm::CircuitWaker;
 use std::cell::Cell;
@@ -64,7 +64,7 @@ impl stream::Line for Line<'_> {
             iov_len: bytes.len(),
         };
         // What was to be sent stays to be sent, by whoever has the ring still.
-        let closed = Stop::Socket(libc::EBADF);
+        let closed = Stop::Socket(CLOSED);
         let number = self.socket.number().ok_or(closed)?;
         let mut parts = [part(head), part(body)];
         // SAFETY: of all zeroes it names nothing.
@@ -87,6 +87,7 @@ impl stream::Line for Line<'_> {
                 Stop::Blocked
             }
             libc::EINTR if !waits => Stop::Blocked,
+            libc::EBADF => Stop::Socket(CLOSED),
             errno => Stop::Socket(errno),
         })
     }

@@ -67,6 +67,7 @@ fn some(socket: &Socket, from: c_int, at: i64, most: usize, blocks: bool) -> Res
             room = writing.writer.reserve().map_err(peer)?;
         }
         let place = writing.writer.offset(0);
+        // Not over the end: where that lies in a row is this process's alone, and the record all's that share it.
         let to_end = writing.writer.capacity() - place;
         let n = room.min(most).min(AT_ONCE).min(to_end);
         if let Some(place) = writing.writer.memory().place(place, n).filter(|_| n > 0) {

@@ -5,7 +5,7 @@ use crate::line::Line;
 use crate::real::fail;
 use crate::record::{Reading, Record};
 use crate::send::{blocks, refused};
-use crate::socket::{Is, Socket};
+use crate::socket::{CLOSED, Is, Socket};
 use libc::{MSG_PEEK, MSG_WAITALL, iovec, ssize_t};
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
@@ -76,7 +76,7 @@ pub unsafe fn receive(
         }
         match socket.waits_to_read() {
             Ok(()) => {}
-            Err(libc::EBADF) => return Some(done.cast_signed()),
+            Err(CLOSED) => return Some(done.cast_signed()),
             Err(errno) => return told(done, errno),
         }
     }

@@ -5,7 +5,7 @@ use crate::line::{Line, Slept, sleep};
 use crate::lock::Refused;
 use crate::real::fail;
 use crate::record::{Record, Writing};
-use crate::socket::{Is, Socket};
+use crate::socket::{CLOSED, Is, Socket};
 use libc::{MSG_DONTWAIT, MSG_NOSIGNAL, iovec, ssize_t};
 use std::cell::OnceCell;
 use std::ffi::c_int;
@@ -76,7 +76,7 @@ pub fn goes_otherwise(socket: &Socket, is: Is, done: usize, flags: c_int) -> Opt
         Is::Left if done == 0 => None,
         // As if it had come later.
         Is::Closed if done == 0 && !socket.has_waited() => Some(fail(libc::EBADF)),
-        _ => Some(ended(done, libc::EBADF, flags)),
+        _ => Some(ended(done, CLOSED, flags)),
     }
 }
 
@@ -84,14 +84,13 @@ pub fn goes_otherwise(socket: &Socket, is: Is, done: usize, flags: c_int) -> Opt
 /// where somebody has shut it down. A short answer is a promise of an edge, and of a peer that
 /// is gone none comes any more: the ring takes what nobody reads, and its end was told before. So it fails.
 pub fn ended(done: usize, error: c_int, flags: c_int) -> ssize_t {
-    let goes_on = [0, libc::EAGAIN, libc::EINTR, libc::EBADF].contains(&error);
+    let goes_on = [0, libc::EAGAIN, libc::EINTR, CLOSED].contains(&error);
     if error == 0 || done > 0 && goes_on {
         return done.cast_signed();
     }
-    let error = if error == libc::EBADF {
-        libc::EPIPE
-    } else {
-        error
+    let error = match error {
+        CLOSED => libc::EPIPE,
+        error => error,
     };
     if error == libc::EPIPE && flags & MSG_NOSIGNAL == 0 {
         // SAFETY: no memory is involved.

@@ -20,6 +20,8 @@ use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+/// In place of an errno, all of which files have too: the descriptor is closed, or another.
+pub const CLOSED: c_int = c_int::MIN;
 /// How long who waits for a socket to take something waits at a time.
 const LOOKS: Duration = Duration::from_millis(100);
 
@@ -127,10 +129,10 @@ impl<'a> Socket<'a> {
     /// Waits until there is something to read, as the kernel does: it knows how long, and of signals. No lock is held.
     ///
     /// # Errors
-    /// What the program is told. EBADF: the descriptor is closed.
+    /// What the program is told, or [`CLOSED`].
     pub fn waits_to_read(&self) -> Result<(), c_int> {
         self.begins_to_wait();
-        let number = self.number().ok_or(libc::EBADF)?;
+        let number = self.number().ok_or(CLOSED)?;
         // A peer's tokens, behind which there is nothing, begin no limit anew.
         if let Some(left) = self.left_of(self.record.limit_to_receive()) {
             return match left.is_zero() {
@@ -147,7 +149,8 @@ impl<'a> Socket<'a> {
         let n = unsafe { real::recv(number, (&raw mut byte).cast(), 1, MSG_PEEK) };
         if n < 0 {
             match real::errno() {
-                errno @ (libc::EINTR | libc::EAGAIN | libc::EBADF) => return Err(errno),
+                libc::EBADF => return Err(CLOSED),
+                errno @ (libc::EINTR | libc::EAGAIN) => return Err(errno),
                 // Said once, and behind what is in the ring.
                 errno => self.record.error.store(errno, Ordering::Release),
             }
@@ -162,7 +165,7 @@ impl<'a> Socket<'a> {
     pub fn waits_to_write(&self) -> Result<(), c_int> {
         self.begins_to_wait();
         let time = self.may_wait(LOOKS)?;
-        let number = self.number().ok_or(libc::EBADF)?;
+        let number = self.number().ok_or(CLOSED)?;
         match polls(number, POLLOUT, time) {
             // It is heard again by none.
             Polled::Interrupted if self.ends_by_signal() => Err(libc::EINTR),
@@ -173,9 +176,9 @@ impl<'a> Socket<'a> {
     /// Fails where nobody reads any more at the other end.
     ///
     /// # Errors
-    /// EPIPE; EBADF: the descriptor is closed.
+    /// EPIPE, or [`CLOSED`].
     pub fn is_read(&self) -> Result<(), c_int> {
-        let number = self.number().ok_or(libc::EBADF)?;
+        let number = self.number().ok_or(CLOSED)?;
         match polled(number, 0, 0) & (POLLHUP | POLLERR) {
             0 => Ok(()),
             _ => Err(libc::EPIPE),

@@ -24,7 +24,7 @@ const NUMBERS: Range<c_int> = 384..512;
 static TABLE: [AtomicU32; FDS] = [const { AtomicU32::new(0) }; FDS];
 /// Of each record, its descriptors and calls under way in this process.
 static HELD: [AtomicU32; RECORDS + 1] = [const { AtomicU32::new(0) }; RECORDS + 1];
-/// Of each record, this library's own copy of a descriptor; 0: none.
+/// Of each record, this library's own copy of a descriptor; 0: none, and less: there is to be none.
 static COPY_OF: [AtomicI32; RECORDS + 1] = [const { AtomicI32::new(0) }; RECORDS + 1];
 /// How many there are.
 static COPIED: AtomicU32 = AtomicU32::new(0);
@@ -78,7 +78,7 @@ pub fn is_of(fd: c_int, record: &Record) -> bool {
 /// Whether it is the end of a pair of sockets, and was of this record.
 #[inline]
 pub fn has_left(fd: c_int, record: &Record) -> bool {
-    entry(fd).is_some_and(|it| it.load(Ordering::Acquire) == LEFT | record.number())
+    entry(fd).is_some_and(|it| it.load(Ordering::Acquire) & !HANDED_ON == LEFT | record.number())
 }
 
 /// Gives it back.
@@ -161,7 +161,12 @@ fn taken_back(number: u32, own: c_int) -> bool {
 fn uncopy(number: u32) {
     let own = COPY_OF.get(number as usize);
     let own = own.map_or(0, |it| it.load(Ordering::Acquire));
-    if own > 0 && taken_back(number, own) {
+    if own < 0 {
+        // The number is another connection's from now on.
+        if let Some(place) = COPY_OF.get(number as usize) {
+            place.store(0, Ordering::Release);
+        }
+    } else if own > 0 && taken_back(number, own) {
         set(own, 0);
         // SAFETY: this library's own.
         unsafe { real::close(own) };
@@ -278,6 +283,12 @@ pub fn uncopies() {
 /// This process was.
 pub fn is_forked() {
     uncopies();
+    // What calls of the other's threads hold is never given back here, and would keep a copy, and so the connection, open.
+    for (place, held) in COPY_OF.iter().zip(&HELD) {
+        if held.load(Ordering::Acquire) > 0 {
+            place.store(-1, Ordering::Release);
+        }
+    }
     if HIGHEST.load(Ordering::Acquire) > 0 {
         own().for_each(Record::is_forked);
     }

@@ -2,6 +2,7 @@
 
 use crate::scene::{OPEN, Scene};
 use crate::sockets::differences;
+use std::time::Duration;
 
 const PROGRAM: &str = include_str!("datagrams.py");
 
@@ -81,14 +82,30 @@ while True:
     try: s.sendto(came + bytes(30), who)
     except TimeoutError: print('no room', flush=True)
 ";
+    // One where its operator does not know it to be: another number, of a thread that ended.
     const DEAF: &str = "
-import socket, time
+import fcntl, socket, threading, time
 all = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(3)]
-for s in all: s.connect(('10.1.1.10', 53))
+for s in all[1:]: s.connect(('10.1.1.10', 53))
+def moves():
+    all[0].connect(('10.1.1.10', 53)); moved = socket.socket(fileno=fcntl.fcntl(all[0], fcntl.F_DUPFD, 30)); all[0].close(); all[0] = moved
+thread = threading.Thread(target=moves); thread.start(); thread.join()
 for n in range(600):
     for s in all: s.send(b'x')
     time.sleep(0.001)
 print('said', flush=True); time.sleep(100)
+";
+    const READS: &str = "
+import os, socket, sys, time
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(1); s.connect(('10.1.1.10', 53))
+def asks(n):
+    s.send(b'%d' % n)
+    try: return s.recv(100).strip(bytes(1)) == b'%d' % n
+    except OSError: return False
+for n in range(400): asks(n)
+print('ready', flush=True)
+while not os.path.exists(sys.argv[1]): time.sleep(0.05)
+print(sum(asks(n) for n in range(20)))
 ";
     const ASKS: &str = "
 import socket
@@ -109,10 +126,24 @@ print(heard)
         scene.file(name, text);
     }
     let server = scene.start("web", "exec python3 {f}/answers.py", "bound");
+    // Two that hear it alone, and have been answered often: what they read nobody takes from them.
+    scene.file("reads.py", READS);
+    let reads = [(); 2].map(|()| scene.start("app", "exec python3 {f}/reads.py {f}/go", "ready"));
     let _deaf = scene.start("app", "exec python3 {f}/deaf.py", "said");
     for how in ["connected", "not"] {
         let said = scene.says("few", &format!("python3 {{f}}/asks.py {how}"));
         let heard: u32 = said.trim().parse().unwrap();
         assert!(heard >= 19, "{how}: {heard} of 20; {}", server.out());
+    }
+    scene.file("go", "");
+    for mut reads in reads {
+        assert_eq!(
+            reads.wait(Duration::from_secs(60)),
+            Some(0),
+            "{}",
+            reads.err()
+        );
+        let heard: u32 = reads.out().lines().last().unwrap().parse().unwrap();
+        assert!(heard >= 18, "{heard} of 20");
     }
 }

@@ -69,7 +69,7 @@ fn names(denied: &[&str]) -> Vec<Value> {
         chmod setresuid setresgid statfs fstatfs getdents64 lseek stat lstat pipe pipe2 poll select dup \
         sendto recvfrom sendmsg recvmsg sendmmsg recvmmsg socketpair accept4 accept connect bind listen \
         getsockname getpeername setsockopt getsockopt shutdown io_uring_setup io_uring_enter io_uring_register \
-        fallocate madvise";
+        fallocate madvise process_madvise";
     let all = all.split_whitespace().filter(|name| !denied.contains(name));
     all.map(Value::from).collect()
 }

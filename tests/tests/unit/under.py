@@ -20,6 +20,17 @@ CAPABILITIES = (
 ).split()
 FAMILIES = {"AF_UNIX": 1, "AF_INET": 2, "AF_INET6": 10, "AF_NETLINK": 16, "AF_PACKET": 17, "AF_XDP": 44}
 PR_CAPBSET_READ, PR_CAPBSET_DROP = 23, 24
+HELD = (
+    "NoNewPrivileges CapabilityBoundingSet MemoryDenyWriteExecute RestrictRealtime RestrictSUIDSGID "
+    "RestrictAddressFamilies SystemCallFilter SystemCallErrorNumber UMask"
+)
+# They give, or say how it is started; or take what nothing of ours asks for (another personality, another architecture's
+# calls, another's keys).
+LEFT = (
+    "Type NotifyAccess ExecStart Restart RestartSec KillMode TimeoutStopSec FileDescriptorStoreMax LimitNOFILE Delegate "
+    "TasksMax RuntimeDirectory RuntimeDirectoryPreserve StateDirectory StateDirectoryMode OOMScoreAdjust LockPersonality "
+    "SystemCallArchitectures KeyringMode"
+)
 
 
 def settings(file):
@@ -33,6 +44,8 @@ def settings(file):
             elif section == "[Service]" and "=" in line and not line.startswith("#"):
                 name, value = line.split("=", 1)
                 read[name] = value
+    unknown = set(read) - set(HELD.split()) - set(LEFT.split())
+    assert not unknown, unknown
     return read
 
 

@@ -274,7 +274,7 @@ impl Mediator {
                     // Where no circuit leads packets may.
                     None if self.relays.has(slot) => self.relay(slot, cookie, local, remote, call),
                     // It comes again.
-                    None if self.outside.is_led(slot) => {
+                    None if self.outside.is_led(slot) && refused.errno == Errno::HOSTUNREACH => {
                         Err(self.refuses(&seen, &decide::NO_PROXY))
                     }
                     None => Err(self.refuses(&seen, &refused)),

@@ -6,6 +6,13 @@ use circuit::Socket;
 /// A look that has this process wait for so long is noted as who had it wait's: some times what one takes.
 const NOTED: Duration = Duration::from_micros(50);
 
+/// A look in vain that took so long found something that has who looks wait.
+const IN_VAIN: Duration = Duration::from_millis(1);
+
+fn is_noted(copying: Duration) -> bool {
+    copying >= NOTED
+}
+
 /// What was noted of whom.
 #[derive(Default)]
 pub(in crate::mediate) struct Stood {
@@ -60,7 +67,7 @@ impl Mediator {
         let before = notify::copying();
         let found = self.stands(socket.endpoint(), || circuits::at_place(socket));
         // What is there in its place has who looks wait.
-        if found.is_none() && notify::copying() - before >= NOTED {
+        if found.is_none() && notify::copying() - before >= IN_VAIN {
             self.misplaced.borrow_mut().push(socket.cookie());
         }
         found
@@ -87,7 +94,7 @@ impl Mediator {
         let came = looks();
         let spent = spending.ends(slot, &[]);
         // Others are who asks's: there are many thousands of them at a time, of some microseconds each.
-        if spent.copying >= NOTED {
+        if is_noted(spent.copying) {
             self.notes_stood(spent);
         }
         self.touched();
@@ -179,5 +186,6 @@ mod tests {
         let mediator = Mediator::default();
         mediator.stands(5, || ());
         assert!(mediator.stood.borrow().all.is_empty());
+        assert!(is_noted(Duration::from_micros(51)) && !is_noted(Duration::from_micros(49)));
     }
 }

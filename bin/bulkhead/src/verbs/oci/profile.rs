@@ -36,7 +36,7 @@ enum Is {
 type Part = Vec<(u64, Is)>;
 
 /// The calls' names, as libseccomp has them.
-const NAMES: [(i64, &str); 23] = [
+const NAMES: [(i64, &str); 24] = [
     (libc::SYS_sendto, "sendto"),
     (libc::SYS_recvfrom, "recvfrom"),
     (libc::SYS_sendmsg, "sendmsg"),
@@ -60,6 +60,7 @@ const NAMES: [(i64, &str); 23] = [
     (libc::SYS_io_uring_register, "io_uring_register"),
     (libc::SYS_fallocate, "fallocate"),
     (libc::SYS_madvise, "madvise"),
+    (libc::SYS_process_madvise, "process_madvise"),
 ];
 
 /// The profile (none: everything is permitted) with what circuits need, and their listener.
@@ -328,14 +329,16 @@ fn parts(when: When) -> Vec<(Part, Act)> {
         When::RefusedWhere {
             argument,
             mask,
-            value,
+            values,
             errno,
         } => {
-            let refused = (u64::from(mask), u64::from(value));
-            let allowed = others(&[refused]).into_iter();
-            let allowed = allowed.map(|other| (vec![at(argument.into(), other)], Act::Permit));
-            let refused = (vec![at(argument.into(), refused)], Act::Answer(errno));
-            allowed.chain([refused]).collect()
+            let refused = values.iter().map(|it| (u64::from(mask), u64::from(*it)));
+            let refused: Vec<_> = refused.collect();
+            let part = |it, act| (vec![at(argument.into(), it)], act);
+            let allowed = others(&refused).into_iter();
+            let allowed = allowed.map(|it| part(it, Act::Permit));
+            let refused = refused.iter().map(|it| part(*it, Act::Answer(errno)));
+            allowed.chain(refused).collect()
         }
         When::DomainOtherThan(domains) => {
             let known = all(domains).into_iter();

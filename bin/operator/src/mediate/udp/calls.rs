@@ -112,12 +112,19 @@ impl Mediator {
             let hears_all = hears.is_some_and(|it| it.way().is_none()) && guard!("circuits-drains");
             // Its program may poll it for room before it sends to others: a quarter. Who hears all has half of that here,
             // so that there is some where those that hear it alone have read.
-            let fits = |parts| sockets::fits(fd, data.len(), parts);
-            if !hears_all && !freed && !fits(4) && guard!("circuits-drains-early") {
-                freed = true;
-                self.free_room(cookie, fd);
+            let crowded = || sockets::is_crowded(fd, data.len());
+            if !hears_all && crowded() && guard!("circuits-drains-early") {
+                if !std::mem::replace(&mut freed, true) {
+                    self.free_room(cookie, fd, data.len());
+                }
+                // Of those that are left in the list nobody knows where they are: they are sent nothing meanwhile.
+                let is_left = self.datagrams.ways.contains_key(&(cookie, receiver.cookie));
+                if is_left && crowded() {
+                    self.finds_no_room(cookie, 1);
+                    return Ok(());
+                }
             }
-            let sent = match hears_all && !fits(8) {
+            let sent = match hears_all && !sockets::fits(fd, data.len(), 8) {
                 true => self.by_spare(cookie, data, receiver.name),
                 false => sockets::sends(fd, data, receiver.name),
             };
@@ -133,7 +140,7 @@ impl Mediator {
                 }
                 Err(Errno::AGAIN) if !hears_all && !freed && !sockets::has_room(fd) => {
                     freed = true;
-                    self.free_room(cookie, fd);
+                    self.free_room(cookie, fd, data.len());
                 }
                 Err(Errno::CONNREFUSED | Errno::NOENT) => self.lost(receiver.cookie),
                 Err(Errno::PIPE) if self.datagrams.shut.contains(&cookie) => {

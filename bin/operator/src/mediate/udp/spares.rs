@@ -109,8 +109,9 @@ impl Mediator {
     }
 
     /// All that a socket may have under way lies unread: who hears it alone and was sent most
-    /// loses what waits there, one after another until there is room, or that takes too long. Bound: [`super::datagrams::WAYS`].
-    pub(in crate::mediate) fn free_room(&mut self, cookie: u64, fd: &OwnedFd) {
+    /// loses what waits there, one after another until there is room for so many bytes, or that takes too long. Who is not
+    /// found stays in the list. Bound: [`super::datagrams::WAYS`].
+    pub(in crate::mediate) fn free_room(&mut self, cookie: u64, fd: &OwnedFd, length: usize) {
         let hears_it_alone = |receiver: u64, way: &Way| {
             let back = self.table.socket(receiver).and_then(circuit::Socket::way);
             back.is_some_and(|back| back.remote == way.local) || !guard!("circuits-drains-own")
@@ -126,17 +127,22 @@ impl Mediator {
             if circuits::is_enough(since.elapsed()) {
                 return;
             }
-            if let Some(socket) = self.table.socket(receiver)
-                && let Some(at) = self.at_place(socket)
-            {
+            let found = match self.table.socket(receiver) {
+                Some(socket) => self.at_place(socket).map(|at| (socket.endpoint(), at)),
+                None => {
+                    self.datagrams.ways.remove(&(cookie, receiver));
+                    continue;
+                }
+            };
+            if let Some((endpoint, at)) = found {
                 // Its program may read there, and have this wait.
-                self.touches(socket.endpoint());
+                self.touches(endpoint);
                 let drained = sockets::drains(&at);
                 self.touched();
                 self.finds_no_room(cookie, drained);
+                self.datagrams.ways.remove(&(cookie, receiver));
             }
-            self.datagrams.ways.remove(&(cookie, receiver));
-            if sockets::has_room(fd) {
+            if sockets::has_room(fd) && !sockets::is_crowded(fd, length) {
                 return;
             }
         }
