@@ -128,12 +128,14 @@ pub fn run(
         against_copy,
         Figure::of("circuits.rtt_spin_us", "us", &rtt)
             .note("a byte there and back, both sides spinning, cores 0 and 1"),
-        whole.map_or_else(|| Figure::missing("circuits.mem_per_conn_kib", &group.err().unwrap_or_default()), |whole| Figure::of("circuits.mem_per_conn_kib", "kib", &whole))
-            .ours("programs_kib", median(&used))
-            .ours("programs_a_few_bytes_kib", median(&few))
-            .note(
+        match whole {
+            Some(whole) => Figure::of("circuits.mem_per_conn_kib", "kib", &whole).note(
                 "all that both programs and the operator are charged for by their control group, the kernel's sockets, files, mappings and page tables with it; of connections by which 4 MiB went each way and were read, idle for five seconds; beside: the programs' own memory and page tables, and those of connections that a few bytes went by",
             ),
+            None => Figure::missing("circuits.mem_per_conn_kib", &group.err().unwrap_or_default()),
+        }
+        .ours("programs_kib", median(&used))
+        .ours("programs_a_few_bytes_kib", median(&few)),
     ];
     for figure in &mut figures {
         figure.cluster = cluster.into();
