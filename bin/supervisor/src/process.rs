@@ -29,21 +29,22 @@ pub fn last_words(pipe: impl AsFd) -> Option<String> {
 
 /// Asks the kernel how it ended, and reaps it if it is ours to reap.
 pub fn how_it_ended(pidfd: &OwnedFd) -> How {
-    match waitid(
-        WaitId::PidFd(pidfd.as_fd()),
-        WaitIdOptions::EXITED | WaitIdOptions::NOHANG,
-    ) {
-        Ok(Some(status)) => match (status.exit_status(), status.terminating_signal()) {
-            (Some(code), _) => How::Exit(code),
-            (_, Some(signal)) => How::Signal(signal),
-            _ => How::Unknown,
-        },
-        _ => how_another_reaped_it(pidfd),
-    }
+    reaped(pidfd).unwrap_or_else(|| how_another_reaped_it(pidfd))
+}
+
+fn reaped(pidfd: &OwnedFd) -> Option<How> {
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
+    let status = waitid(WaitId::PidFd(pidfd.as_fd()), options).ok()??;
+    Some(match (status.exit_status(), status.terminating_signal()) {
+        (Some(code), _) => How::Exit(code),
+        (_, Some(signal)) => How::Signal(signal),
+        _ => How::Unknown,
+    })
 }
 
 /// The same of the keeper's child, which it reaps in a moment; the kernel knows from then
-/// on. Bound: [`REAPED_TRIES`], for a process that a supervisor before us started.
+/// on. Or of one that died under a tracer, which lets go of it in a moment: it is ours to reap then. Bound:
+/// [`REAPED_TRIES`], for a process that a supervisor before us started.
 fn how_another_reaped_it(pidfd: &OwnedFd) -> How {
     for _ in 0..REAPED_TRIES {
         match confine::exit_status(pidfd.as_fd()) {
@@ -53,7 +54,12 @@ fn how_another_reaped_it(pidfd: &OwnedFd) -> How {
                     signal => How::Signal(signal),
                 };
             }
-            Ok(None) => std::thread::sleep(REAPED_WAIT),
+            Ok(None) => {
+                std::thread::sleep(REAPED_WAIT);
+                if let Some(how) = reaped(pidfd) {
+                    return how;
+                }
+            }
             Err(_) => break,
         }
     }
