@@ -66,7 +66,12 @@ pub fn entries(mut deed: AuditEntry, old: &World, new: &World, plan: &Plan) -> V
                 .filter(|name| names.contains(name))
                 .map(str::to_owned),
         );
-        steps.push(format!("{action} {object}: {reason}"));
+        // What begins and ends has its line above.
+        let is_told =
+            object.starts_with("agreement ") && ["create", "destroy"].contains(&action.as_str());
+        if !is_told {
+            steps.push(format!("{action} {object}: {reason}"));
+        }
     }
     deed.tenants = tenants.into_iter().collect();
     let mut entries = vec![deed.clone()];

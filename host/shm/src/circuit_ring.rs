@@ -165,6 +165,13 @@ fn consumer_word(side: Side, word: ConsumerWord) -> usize {
     CONSUMER_WORDS_AT + side as usize * WORDS + word as usize * 8
 }
 
+/// Where so many bytes of a direction lie in a row: in the first of these that has them, else over the end.
+#[inline]
+fn place(once: [&Mapping; 2], twice: &Twice, at: usize, bytes: usize) -> Option<NonNull<u8>> {
+    let found = once.into_iter().find_map(|of| of.pointer(at, bytes));
+    found.or_else(|| twice.pointer(at, bytes))
+}
+
 /// The low half of a word, by which one sleeps until it is another (futex(2)).
 fn half(words: &WritableMapping, at: usize) -> Option<&AtomicU32> {
     let at = words.pointer(at, 4)?;
@@ -194,17 +201,13 @@ impl CircuitWriter {
     /// data begin again. `None`: more than there are, or no more mappings are to be had for what runs over the end.
     #[inline]
     pub fn place(&self, at: usize, bytes: usize) -> Option<NonNull<u8>> {
-        let near = self.near.pointer(at, bytes);
-        let once = near.or_else(|| self.data.pointer(at, bytes));
-        once.or_else(|| self.twice.pointer(at, bytes))
+        place([&self.near, &self.data], &self.twice, at, bytes)
     }
 
     /// How many of so many bytes from `at` on lie in a row, wherever that is.
     pub fn reach(&self, at: usize, bytes: usize) -> usize {
-        match self.place(at, bytes) {
-            Some(_) => bytes,
-            None => bytes.min(self.capacity.saturating_sub(at)),
-        }
+        let to_end = self.capacity.saturating_sub(at);
+        self.place(at, bytes).map_or(bytes.min(to_end), |_| bytes)
     }
 
     /// Makes lines of data where they lie: each comes by value, so that nothing is between it and
@@ -301,17 +304,13 @@ impl CircuitReader {
     /// them at any time.
     #[inline]
     pub fn place(&self, at: usize, bytes: usize) -> Option<NonNull<u8>> {
-        let near = self.near.pointer(at, bytes);
-        let once = near.or_else(|| self.data.pointer(at, bytes));
-        once.or_else(|| self.twice.pointer(at, bytes))
+        place([&self.near, &self.data], &self.twice, at, bytes)
     }
 
     /// As [`CircuitWriter::reach`].
     pub fn reach(&self, at: usize, bytes: usize) -> usize {
-        match self.place(at, bytes) {
-            Some(_) => bytes,
-            None => bytes.min(self.capacity.saturating_sub(at)),
-        }
+        let to_end = self.capacity.saturating_sub(at);
+        self.place(at, bytes).map_or(bytes.min(to_end), |_| bytes)
     }
 
     /// Looks at lines of data where they lie: each comes by value, a copy that nobody changes.

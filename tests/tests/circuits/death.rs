@@ -1,6 +1,8 @@
 //! Processes die while circuits are in use.
 
+use crate::proxy::proxy;
 use crate::scene::{OPEN, Scene, kill};
+use e2e::Instance;
 use std::time::Duration;
 
 /// The last number that a `follow` has printed.
@@ -249,4 +251,32 @@ print(asked, dict(ended), flush=True)
         let said = scene.says(at, line);
         assert_eq!(said, "400 {'right': 400}\n");
     }
+}
+
+/// By an event; and while there is none, to programs, and by a name of its own.
+#[test]
+fn a_proxy_that_died_is_told_of() {
+    let scene = crate::proxy::scene("");
+    let limit = Duration::from_secs(10);
+    let dies = || kill("KILL", &proxy(&scene).unwrap().to_string());
+    dies();
+    let events = scene.spawn(scene.instance.command(&["events", "--last", "100"]));
+    let lost = |_: &Instance| events.out().matches("proxy-lost").count() == 1;
+    assert!(scene.instance.until(limit, lost), "{}", events.out());
+    assert!(scene.instance.until(limit, |_| proxy(&scene).is_some()));
+    // Nobody starts another meanwhile.
+    let waits = "echo ready; until test -e {f}/go; do sleep 0.01; done; {peer} try 10.1.1.20,80";
+    let tries = scene.start("both", waits, "ready");
+    let supervisor = scene.instance.child("bulkhead-supervisor").unwrap();
+    kill("STOP", &supervisor.to_string());
+    dies();
+    std::thread::sleep(Duration::from_millis(100));
+    scene.file("go", "");
+    let tried = |_: &Instance| tries.out().lines().count() > 1;
+    let tried = scene.instance.until(limit, tried);
+    kill("CONT", &supervisor.to_string());
+    assert!(tried, "{}", tries.err());
+    assert_eq!(tries.out(), "ready\nEHOSTUNREACH\n");
+    let told = |it: &Instance| it.drops("red", "both", "proxy-gone") == Ok(1);
+    assert!(scene.instance.until(limit, told));
 }

@@ -124,6 +124,14 @@ fn an_operator_killed_at_a_call_hands_on_every_connection_once_and_every_socket_
     }
     let right = ends_right(&scene, &mut client);
     assert_eq!(server.out(), format!("serving\n{right}"), "each once");
+    // Nor is one left as a zombie, though a tracer watched it: a compartment's group has room for so many processes.
+    let supervisor = scene.instance.child("bulkhead-supervisor").unwrap();
+    let children = format!("/proc/{supervisor}/task/{supervisor}/children");
+    let children = std::fs::read_to_string(children).unwrap();
+    let dead = children
+        .split_whitespace()
+        .filter(|id| !runs(id.parse().unwrap()));
+    assert_eq!(dead.count(), 0, "{children}");
 }
 
 /// A signal ends the program's connect before the next operator does it: it is connected all the same.

@@ -394,34 +394,6 @@ fn its_process_and_the_operator_may_die() {
         let reached = |_: &Instance| box_says(&scene, "{peer} try 10.1.1.13,80") == ["10.1.1.20"];
         assert!(scene.instance.until(limit, reached), "{round}");
     }
-    // Told, and where it goes on for longer, to the programs and by name.
-    let events = scene.spawn(scene.instance.command(&["events", "--last", "100"]));
-    let lost = |_: &Instance| events.out().matches("proxy-lost").count() == 3;
-    assert!(scene.instance.until(limit, lost), "{}", events.out());
-    let waits = "echo ready; until test -e {f}/go; do sleep 0.01; done; {peer} try 10.1.1.20,80";
-    let tries = scene.start("both", waits, "ready");
-    let supervisor = scene
-        .instance
-        .child("bulkhead-supervisor")
-        .unwrap()
-        .to_string();
-    kill("STOP", &supervisor);
-    kill("KILL", &proxy(&scene).unwrap().to_string());
-    std::thread::sleep(Duration::from_millis(100));
-    scene.file("go", "");
-    let tried = scene
-        .instance
-        .until(limit, |_| tries.out().lines().count() > 1);
-    kill("CONT", &supervisor);
-    assert!(
-        tried && tries.out() == "ready\nEHOSTUNREACH\n",
-        "{}",
-        tries.out()
-    );
-    let told = |it: &Instance| it.drops("red", "both", "proxy-gone") == Ok(1);
-    assert!(scene.instance.until(limit, told));
-    let reached = |_: &Instance| scene.tries("both", "10.1.1.20,80") == ["10.1.1.13"];
-    assert!(scene.instance.until(limit, reached));
     // With the operator goes nothing that is joined, and its successor is found.
     let follow = {
         let _stream = scene.spawn(in_box(&scene, "exec {peer} stream 9001"));

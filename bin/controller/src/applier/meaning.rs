@@ -44,12 +44,11 @@ fn agreements(old: &World, new: &World) -> Vec<Change> {
                 let reason = format!("begins: {} reaches {}{memory}", it.acceptor, it.offerer);
                 told.push(change("create", of(name), reason));
             }
-            Some(was) if was.tag != it.tag => {
-                let reason = "another in its place: what goes by it is cut";
-                told.push(change("change", of(name), reason.into()));
-            }
             Some(was) => {
-                if was.until != it.until {
+                if was.tag != it.tag {
+                    let reason = "another in its place: what goes by it is cut";
+                    told.push(change("change", of(name), reason.into()));
+                } else if was.until != it.until {
                     let reason = match it.until {
                         Some(until) => format!("ends at another time: {}", spec::Until(until)),
                         None => "has no end any more".into(),
