@@ -175,7 +175,14 @@ fn rendered_status(status: &Status) -> String {
             let _ = write!(out, "\n{table}");
         }
     }
-    let mut table = Table::new(&["WHEN (UTC)", ">EPOCH", ">UID", ">CHANGES", "SPEC", "OUTCOME"]);
+    let mut table = Table::new(&[
+        "WHEN (UTC)",
+        ">EPOCH",
+        ">UID",
+        ">CHANGES",
+        "SPEC",
+        "OUTCOME",
+    ]);
     for entry in status.history.iter().take(FEW) {
         table.row([
             when(entry.time_s * 1000).replace(".000", ""),
