@@ -7,6 +7,8 @@ use std::process::{Command, Stdio};
 
 /// Its file.
 const NAME: &str = "libbulkhead_preload.so";
+/// By which profile it is built: it is unwound through.
+const PROFILE: &str = "preload";
 /// Where what is built for this machine lies below a target folder.
 const HERE: &str = "x86_64-unknown-linux-gnu";
 
@@ -17,7 +19,8 @@ pub fn build(root: &Path) -> Result<(), String> {
     let status = Command::new(cargo)
         .args([
             "rustc",
-            "--release",
+            "--profile",
+            PROFILE,
             "--locked",
             "--quiet",
             "-p",
@@ -34,7 +37,7 @@ pub fn build(root: &Path) -> Result<(), String> {
     if !status.success() {
         return Err(format!("{NAME} was not built"));
     }
-    let library = own.join(HERE).join("release").join(NAME);
+    let library = own.join(HERE).join(PROFILE).join(NAME);
     for profile in ["debug", "release"] {
         let folder = target(root).join(HERE).join(profile);
         if folder.is_dir() {

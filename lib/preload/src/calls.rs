@@ -1,6 +1,7 @@
 //! The calls that move bytes.
 #![expect(unsafe_code, reason = "functions of C, by their names")]
 
+use crate::cancelled::{Held, may_end};
 use crate::leave::left;
 use crate::real::{self, fail};
 use crate::receive::receive;
@@ -25,11 +26,15 @@ unsafe fn moved(
     let Some(record) = table::hold(fd) else {
         return kernel();
     };
+    let held = Held(record);
     record.may_ask(fd);
     // Bound: the operator's answer to who asks for the ring.
     let n = loop {
         match record.state.load(Ordering::Acquire) {
-            RING => break ring(record).unwrap_or_else(&kernel),
+            RING => {
+                may_end();
+                break ring(record).unwrap_or_else(&kernel);
+            }
             COUNTED => {
                 if let Some(n) = record.counted(moves, &kernel) {
                     break n;
@@ -40,7 +45,7 @@ unsafe fn moved(
         }
     };
     let errno = if n < 0 { real::errno() } else { 0 };
-    table::put(record);
+    drop(held);
     if n < 0 {
         real::set_errno(errno);
     }

@@ -6,6 +6,7 @@
     reason = "fork without the C library, in the middle of anything"
 )]
 
+use crate::cancelled::kept;
 use crate::real;
 use crate::receive::receive;
 use crate::record::Record;
@@ -31,7 +32,7 @@ pub fn leave(fd: c_int) -> Result<(), c_int> {
             table::forget(fd);
             Ok(())
         }
-        false => alone(record, fd),
+        false => kept(|| alone(record, fd)),
     };
     table::put(record);
     done
@@ -245,12 +246,12 @@ fn carry(record: &Record, circuit: c_int, pair: c_int) -> ! {
         if !there_over {
             there_over = there.turn(from_pair, to_ring);
             // Who has closed it altogether may not be the only one who has the circuit.
-            if there_over && polled(pair, 0, 0) & POLLHUP == 0 {
+            if there_over && polled(pair, 0) & POLLHUP == 0 {
                 // SAFETY: one's own socket.
                 unsafe { libc::shutdown(circuit, libc::SHUT_WR) };
             }
         }
-        let hung = polled(pair, 0, 0) & POLLHUP != 0;
+        let hung = polled(pair, 0) & POLLHUP != 0;
         if there_over && (here_over || hung) {
             end();
         }
@@ -272,7 +273,7 @@ fn carry(record: &Record, circuit: c_int, pair: c_int) -> ! {
             revents: 0,
         });
         // SAFETY: two that are there.
-        unsafe { libc::poll(fds.as_mut_ptr(), 2, 1000) };
+        unsafe { real::poll(fds.as_mut_ptr(), 2, 1000) };
     }
 }
 

@@ -14,6 +14,7 @@
 
 mod arena;
 mod calls;
+mod cancelled;
 mod descriptors;
 mod leave;
 mod line;

@@ -39,8 +39,13 @@ impl<'a> Line<'a> {
         let flags = flags | MSG_DONTWAIT;
         // The descriptor is closed, which is none of the reader's concern: others may have the ring.
         let number = self.socket.number().ok_or(Stop::Blocked)?;
-        // SAFETY: the kernel writes no more than there is room for.
-        let n = unsafe { real::recv(number, out.as_mut_ptr().cast(), out.len(), flags) };
+        let place = out.as_mut_ptr() as usize;
+        // No more is written than there is room for.
+        let words = [number.cast_unsigned(), flags.cast_unsigned()].map(|it| it as usize);
+        let n = real::told(
+            libc::SYS_recvfrom,
+            [words[0], place, out.len(), words[1], 0, 0],
+        );
         match usize::try_from(n) {
             Ok(n) => Ok(n),
             Err(_) => Err(match real::errno() {
@@ -75,7 +80,14 @@ impl stream::Line for Line<'_> {
         // The signal is given once, by who asked.
         let flags = MSG_NOSIGNAL | if waits { 0 } else { MSG_DONTWAIT };
         // SAFETY: the kernel reads two parts, which are there.
-        let n = unsafe { real::sendmsg(number, &raw const message, flags) };
+        let n = match waits {
+            true => unsafe { real::sendmsg(number, &raw const message, flags) },
+            false => {
+                let words = [number.cast_unsigned(), flags.cast_unsigned()].map(|it| it as usize);
+                let message = (&raw const message) as usize;
+                real::told(libc::SYS_sendmsg, [words[0], message, words[1]])
+            }
+        };
         if let Ok(n) = usize::try_from(n) {
             self.moved
                 .set(self.moved.get() + n.saturating_sub(head.len()));

@@ -1,6 +1,7 @@
 //! `sendfile`: from a file right into the ring.
-#![expect(unsafe_code, reason = "pread(2) into the ring")]
+#![expect(unsafe_code, reason = "what a lock guards")]
 
+use crate::cancelled::Taken;
 use crate::line::Line;
 use crate::real;
 use crate::record::Record;
@@ -31,13 +32,14 @@ pub fn send_file(
             error = refused(why);
             break;
         }
+        let taken = Taken(&record.write_lock);
         let is = socket.is();
         if is != Is::There {
-            record.write_lock.give();
+            drop(taken);
             return goes_otherwise(&socket, is, done, 0);
         }
         let went = some(&socket, from, at, count - done, blocks);
-        record.write_lock.give();
+        drop(taken);
         match went {
             Ok(0) => break,
             Ok(n) => {
@@ -71,8 +73,8 @@ fn some(socket: &Socket, from: c_int, at: i64, most: usize, blocks: bool) -> Res
         let to_end = writing.writer.capacity() - place;
         let n = room.min(most).min(AT_ONCE).min(to_end);
         if let Some(place) = writing.writer.memory().place(place, n).filter(|_| n > 0) {
-            // SAFETY: `n` bytes from there on are mapped and writable; no reference to them exists.
-            let n = unsafe { libc::pread(from, place.as_ptr().cast(), n, at) };
+            // `n` bytes from there on are mapped and writable; no reference to them exists.
+            let n = pread(from, place.as_ptr().cast(), n, at);
             let came = usize::try_from(n).map_err(|_| real::errno());
             let line = Line::of(socket, false, &writing.waker);
             let committed = writing.writer.commit(&line, came.unwrap_or(0));
@@ -90,11 +92,20 @@ fn some(socket: &Socket, from: c_int, at: i64, most: usize, blocks: bool) -> Res
     }
     let mut bytes = [0_u8; 16 << 10];
     let n = most.min(bytes.len());
-    // SAFETY: no more than there is room for.
-    let n = unsafe { libc::pread(from, bytes.as_mut_ptr().cast(), n, at) };
+    let n = pread(from, bytes.as_mut_ptr(), n, at);
     let n = usize::try_from(n).map_err(|_| real::errno())?;
     match bytes.get(..n) {
         Some(bytes) if n > 0 => step(socket, writing, bytes, blocks),
         _ => Ok(0),
     }
+}
+
+/// As `pread`, to where there is room for so many.
+fn pread(from: c_int, to: *mut u8, n: usize, at: i64) -> isize {
+    let numbers = [from.cast_unsigned() as usize, to as usize, n];
+    let [from, to, n] = numbers;
+    real::told(
+        libc::SYS_pread64,
+        [from, to, n, at.cast_unsigned() as usize],
+    )
 }

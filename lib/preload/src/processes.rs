@@ -23,6 +23,8 @@ static BEGIN: extern "C" fn() = begin;
 static END: extern "C" fn() = end;
 
 extern "C" fn begin() {
+    // A stack is unwound here where a thread is cancelled, and nowhere else.
+    std::panic::set_hook(Box::new(|_| std::process::abort()));
     log::begin();
     arena::make();
     // SAFETY: functions that are there for as long as the process is: nobody unloads what was

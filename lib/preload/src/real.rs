@@ -77,6 +77,9 @@ real! {
     socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int;
     listen(fd: c_int, backlog: c_int) -> c_int;
     accept(fd: c_int, name: *mut sockaddr, length: *mut socklen_t) -> c_int;
+    poll(fds: *mut libc::pollfd, n: libc::nfds_t, limit: c_int) -> c_int;
+    pthread_testcancel() -> ();
+    pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
     accept4(fd: c_int, name: *mut sockaddr, length: *mut socklen_t, flags: c_int) -> c_int;
     fdopen(fd: c_int, mode: *const c_char) -> *mut FILE;
     fork() -> libc::pid_t;
@@ -111,8 +114,14 @@ pub fn fail(errno: c_int) -> ssize_t {
     -1
 }
 
-/// A system call by itself: the C library's function of this name is stood in front of.
-pub fn raw(number: libc::c_long, [a, b, c]: [usize; 3]) -> isize {
+/// A system call by itself: the C library's function of this name is stood in front of, or may be the end of a
+/// thread that is cancelled.
+pub fn raw<const N: usize>(number: libc::c_long, arguments: [usize; N]) -> isize {
+    let mut all = [0_usize; 6];
+    for (place, argument) in all.iter_mut().zip(arguments) {
+        *place = argument;
+    }
+    let [a, b, c, d, e, f] = all;
     let answer;
     // SAFETY: the callers' calls touch memory of theirs that is there; the kernel keeps all other
     // registers. Not one that returns on another stack.
@@ -123,12 +132,26 @@ pub fn raw(number: libc::c_long, [a, b, c]: [usize; 3]) -> isize {
             in("rdi") a,
             in("rsi") b,
             in("rdx") c,
-            in("r10") 0_usize,
-            in("r8") 0_usize,
+            in("r10") d,
+            in("r8") e,
+            in("r9") f,
             out("rcx") _,
             out("r11") _,
             options(nostack),
         );
     }
     answer
+}
+
+/// The same, with the error number where the C library has it.
+pub fn told<const N: usize>(number: libc::c_long, arguments: [usize; N]) -> isize {
+    match raw(number, arguments) {
+        error @ -4095..0 => fail(-error as c_int),
+        answer => answer,
+    }
+}
+
+/// As `close`, whoever is cancelled.
+pub fn shut(fd: c_int) {
+    raw(libc::SYS_close, [fd.cast_unsigned() as usize]);
 }

@@ -1,6 +1,7 @@
 //! Reading by the ring.
 #![expect(unsafe_code, reason = "memory that a program points to")]
 
+use crate::cancelled::Taken;
 use crate::line::Line;
 use crate::real::fail;
 use crate::record::{Reading, Record};
@@ -42,9 +43,10 @@ pub unsafe fn receive(
         if let Err(why) = socket.takes(&record.read_lock, blocks) {
             return told(done, refused(why));
         }
+        let taken = Taken(&record.read_lock);
         let is = socket.is();
         if is != Is::There {
-            record.read_lock.give();
+            drop(taken);
             return match is {
                 Is::Left if done == 0 => None,
                 Is::Closed if !socket.has_waited() => told(done, libc::EBADF),
@@ -56,7 +58,7 @@ pub unsafe fn receive(
         let reading = unsafe { record.reading() };
         // SAFETY: the caller's promise.
         let end = unsafe { take(&socket, reading, parts, &mut done, flags, blocks) };
-        record.read_lock.give();
+        drop(taken);
         let waits = done == 0 || flags & (MSG_WAITALL | MSG_PEEK) == MSG_WAITALL;
         match end {
             End::Enough => return Some(done.cast_signed()),

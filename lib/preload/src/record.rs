@@ -226,6 +226,7 @@ impl Record {
             self.under_way.fetch_sub(1, Ordering::SeqCst);
             return None;
         }
+        let under_way = UnderWay(self);
         let n = call();
         let count = match moves {
             Moves::Out => Some(&self.sent),
@@ -238,6 +239,7 @@ impl Record {
                 self.worth.fetch_add(bytes as u64, Ordering::Relaxed);
             }
         }
+        std::mem::forget(under_way);
         self.under_way.fetch_sub(1, Ordering::SeqCst);
         Some(n)
     }
@@ -390,6 +392,16 @@ impl Record {
     /// Its number.
     pub fn number(&self) -> u32 {
         arena::number_of(self)
+    }
+}
+
+/// Of a call whose thread is cancelled in it: what it may have moved nobody counts.
+struct UnderWay<'a>(&'a Record);
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.stay();
+        self.0.under_way.fetch_sub(1, Ordering::SeqCst);
     }
 }
 

@@ -1,6 +1,7 @@
 //! Writing by the ring.
 #![expect(unsafe_code, reason = "bytes that a program points to")]
 
+use crate::cancelled::Taken;
 use crate::line::{Line, Slept, sleep};
 use crate::lock::Refused;
 use crate::real::fail;
@@ -41,9 +42,10 @@ pub unsafe fn send(record: &Record, fd: c_int, parts: &[iovec], flags: c_int) ->
     if let Err(why) = socket.takes(&record.write_lock, blocks) {
         return Some(fail(refused(why)));
     }
+    let taken = Taken(&record.write_lock);
     let is = socket.is();
     if is != Is::There {
-        record.write_lock.give();
+        drop(taken);
         return goes_otherwise(&socket, is, 0, flags);
     }
     // SAFETY: the lock is held.
@@ -66,7 +68,7 @@ pub unsafe fn send(record: &Record, fd: c_int, parts: &[iovec], flags: c_int) ->
             }
         }
     }
-    record.write_lock.give();
+    drop(taken);
     Some(ended(done, error, flags))
 }
 
@@ -177,7 +179,14 @@ fn back_to_ring(writing: &mut Writing) {
     let begun = OnceCell::new();
     let pause = |time: Duration| match time.is_zero() {
         true => std::hint::spin_loop(),
-        false => std::thread::sleep(time),
+        // Not the standard library's, in which a thread may be cancelled.
+        false => {
+            let time = rustix::thread::Timespec {
+                tv_sec: 0,
+                tv_nsec: i64::from(time.subsec_nanos()),
+            };
+            let _ = rustix::thread::nanosleep(&time);
+        }
     };
     let Writing {
         writer, patience, ..

@@ -179,7 +179,7 @@ impl<'a> Socket<'a> {
     /// EPIPE, or [`CLOSED`].
     pub fn is_read(&self) -> Result<(), c_int> {
         let number = self.number().ok_or(CLOSED)?;
-        match polled(number, 0, 0) & (POLLHUP | POLLERR) {
+        match polled(number, 0) & (POLLHUP | POLLERR) {
             0 => Ok(()),
             _ => Err(libc::EPIPE),
         }
@@ -193,29 +193,23 @@ fn polls(fd: c_int, events: i16, limit: Duration) -> Polled {
         revents: 0,
     };
     let limit = limit.as_micros().div_ceil(1000);
+    let limit = c_int::try_from(limit).unwrap_or(c_int::MAX);
     // SAFETY: one that is there.
-    match unsafe {
-        libc::poll(
-            &raw mut one,
-            1,
-            c_int::try_from(limit).unwrap_or(c_int::MAX),
-        )
-    } {
+    match unsafe { real::poll(&raw mut one, 1, limit) } {
         1 => Polled::Ready,
         0 => Polled::Late,
         _ => Polled::Interrupted,
     }
 }
 
-/// What a poll says of it now, or within so many milliseconds.
-pub fn polled(fd: c_int, events: i16, limit: c_int) -> i16 {
+/// What a poll says of it now.
+pub fn polled(fd: c_int, events: i16) -> i16 {
     let mut one = libc::pollfd {
         fd,
         events,
         revents: 0,
     };
-    // SAFETY: one that is there.
-    match unsafe { libc::poll(&raw mut one, 1, limit) } {
+    match real::raw(libc::SYS_poll, [(&raw mut one) as usize, 1, 0]) {
         1 => one.revents,
         _ => 0,
     }

@@ -2,6 +2,7 @@
 #![expect(unsafe_code, reason = "descriptors of its own")]
 
 use crate::arena::{self, RECORDS};
+use crate::cancelled::kept;
 use crate::record::{PLAIN, Record};
 use crate::{log, real};
 use std::ffi::c_int;
@@ -86,7 +87,7 @@ pub fn has_left(fd: c_int, record: &Record) -> bool {
 pub fn put(record: &Record) {
     if held(record.number()).is_some_and(|it| it.fetch_sub(1, Ordering::AcqRel) == 1) {
         uncopy(record.number());
-        log::say(record);
+        kept(|| log::say(record));
         record.end();
     }
 }
@@ -132,8 +133,7 @@ pub fn copy(fd: c_int, record: &Record) {
             set(own, 0);
         }
         if own >= 0 {
-            // SAFETY: what was just made.
-            unsafe { real::close(own) };
+            real::shut(own);
         }
     }
     COPIED.fetch_sub(1, Ordering::AcqRel);
@@ -168,8 +168,7 @@ fn uncopy(number: u32) {
         }
     } else if own > 0 && taken_back(number, own) {
         set(own, 0);
-        // SAFETY: this library's own.
-        unsafe { real::close(own) };
+        real::shut(own);
     }
 }
 

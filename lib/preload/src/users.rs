@@ -3,6 +3,7 @@
 #![expect(unsafe_code, reason = "functions of C, by their names")]
 
 use crate::calls::exported;
+use crate::cancelled::kept;
 use crate::{real, table};
 use libc::uid_t;
 use std::ffi::{c_char, c_int};
@@ -43,8 +44,12 @@ pub fn is_alone() -> bool {
     unsafe { at.as_ref().is_some_and(|alone| *alone != 0) }
 }
 
-/// Without a signal's handler meanwhile.
+/// Without a signal's handler meanwhile, and without being cancelled.
 pub fn quietly(what: impl FnOnce()) {
+    kept(|| without_signals(what));
+}
+
+fn without_signals(what: impl FnOnce()) {
     // SAFETY: sets of signals that are there.
     unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();
