@@ -52,6 +52,8 @@ pub struct Reader<M> {
     head: Head,
     early: u32,
     left: usize,
+    /// A sleep is announced, no token of before it is there, and nothing was read since.
+    rests: bool,
     failed: Option<Stop>,
 }
 
@@ -73,6 +75,7 @@ impl<M: ConsumerMemory> Reader<M> {
             head: Head::default(),
             early: 0,
             left: 0,
+            rests: false,
             failed: None,
         }
     }
@@ -280,6 +283,30 @@ impl<M: ConsumerMemory> Reader<M> {
         }
     }
 
+    /// Before this end waits by the socket, or its program does: where nothing is to be read, a sleep is announced and
+    /// the tokens of before are taken, as by a [`Reader::read`] that finds nothing. So the socket is readable for what comes
+    /// from here on, and not before. What is wrong is told by the next read.
+    pub fn rest(&mut self, line: &impl Line) {
+        if let Err(stop) = self.try_rest(line)
+            && stop != Stop::Blocked
+        {
+            self.failed = Some(stop);
+        }
+    }
+
+    fn try_rest(&mut self, line: &impl Line) -> Result<(), Stop> {
+        if self.failed.is_some() {
+            return Ok(());
+        }
+        if self.phase == Phase::Consents && self.plain_left()?.is_none() {
+            self.phase = Phase::Ring;
+        }
+        if !self.uses_ring() || self.ring.readable()? > 0 || self.rests {
+            return Ok(());
+        }
+        self.wait(line).map(drop)
+    }
+
     /// Announces a nap, where bytes come by the ring and there are none. `Some`: it may sleep for
     /// as long as the low half of the writer's position is this, and then looks at the socket too:
     /// nobody wakes it for what comes there, nor for the end.
@@ -326,6 +353,7 @@ impl<M: ConsumerMemory> Reader<M> {
     }
 
     fn release(&mut self, line: &impl Line) {
+        self.rests = false;
         if self.ring.release() == Doorbell::Ring {
             line.wake();
         }
@@ -364,6 +392,7 @@ impl<M: ConsumerMemory> Reader<M> {
     /// The ring is empty: announces a sleep, and takes what is in the socket. `true`: there is
     /// something in the ring now, or the stream has ended; `false`: a spill comes.
     fn wait(&mut self, line: &impl Line) -> Result<bool, Stop> {
+        self.rests = false;
         for _ in 0..TOKENS {
             if !self.ring.arm()? {
                 // Who answers in the same moment, each time, leaves a token each time, and nobody looks.
@@ -421,7 +450,10 @@ impl<M: ConsumerMemory> Reader<M> {
             let want = HEAD.saturating_sub(self.head.taken());
             let there = match line.look(bytes.get_mut(..want).unwrap_or_default()) {
                 Ok(there) => there,
-                Err(Stop::Blocked) => return Err(Stop::Blocked),
+                Err(Stop::Blocked) => {
+                    self.rests = true;
+                    return Err(Stop::Blocked);
+                }
                 Err(stop) => {
                     // The kernel says it once.
                     self.failed = Some(stop);

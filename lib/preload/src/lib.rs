@@ -31,4 +31,5 @@ mod socket;
 mod table;
 mod users;
 mod variadic;
+mod waits;
 mod watched;

@@ -78,6 +78,10 @@ real! {
     listen(fd: c_int, backlog: c_int) -> c_int;
     accept(fd: c_int, name: *mut sockaddr, length: *mut socklen_t) -> c_int;
     poll(fds: *mut libc::pollfd, n: libc::nfds_t, limit: c_int) -> c_int;
+    ppoll(fds: *mut libc::pollfd, n: libc::nfds_t, limit: *const libc::timespec, signals: *const libc::sigset_t) -> c_int;
+    select(n: c_int, to_read: *mut libc::fd_set, to_write: *mut libc::fd_set, other: *mut libc::fd_set, limit: *mut libc::timeval) -> c_int;
+    pselect(n: c_int, to_read: *mut libc::fd_set, to_write: *mut libc::fd_set, other: *mut libc::fd_set, limit: *const libc::timespec, signals: *const libc::sigset_t) -> c_int;
+    epoll_ctl(set: c_int, what: c_int, fd: c_int, event: *mut libc::epoll_event) -> c_int;
     pthread_testcancel() -> ();
     pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
     accept4(fd: c_int, name: *mut sockaddr, length: *mut socklen_t, flags: c_int) -> c_int;

@@ -58,6 +58,12 @@ pub unsafe fn receive(
         let reading = unsafe { record.reading() };
         // SAFETY: the caller's promise.
         let end = unsafe { take(&socket, reading, parts, &mut done, flags, blocks) };
+        let reads = matches!(end, End::Enough) && flags & MSG_PEEK == 0;
+        if reads && record.watched.load(Ordering::Relaxed) != 0 {
+            // Who has read a whole message may wait for an edge.
+            let Reading { reader, waker } = reading;
+            reader.rest(&Line::of(&socket, false, waker));
+        }
         drop(taken);
         let waits = done == 0 || flags & (MSG_WAITALL | MSG_PEEK) == MSG_WAITALL;
         match end {
@@ -161,6 +167,21 @@ unsafe fn take(
         }
     }
     End::Enough
+}
+
+/// The descriptor is about to be waited for: it is readable then if there is something to read.
+pub fn rest(record: &Record, fd: c_int) {
+    // Another thread that reads at this very moment may have taken all when this one is told.
+    if !record.read_lock.try_take() {
+        return;
+    }
+    let _taken = Taken(&record.read_lock);
+    let socket = Socket::of(fd, record);
+    if socket.is() == Is::There {
+        // SAFETY: the lock is held.
+        let Reading { reader, waker } = unsafe { record.reading() };
+        reader.rest(&Line::of(&socket, false, waker));
+    }
 }
 
 /// Whether the peer has read all that was written here: what made the kernel speak of a reset is

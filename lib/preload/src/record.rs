@@ -77,6 +77,8 @@ pub struct Record {
     pub nonblocking: AtomicU32,
     /// The reader may be told by the ring: no more to be done for it.
     pub consented: AtomicU32,
+    /// A set of epoll watches it.
+    pub watched: AtomicU32,
     /// An error of the socket's that a wait took.
     pub error: AtomicI32,
     pub by_ring: [AtomicU64; 2],
@@ -108,6 +110,7 @@ impl Record {
             &self.under_way,
             &self.nonblocking,
             &self.consented,
+            &self.watched,
         ]) {
             word.store(0, Ordering::Relaxed);
         }

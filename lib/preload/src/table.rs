@@ -223,6 +223,12 @@ pub fn leaves(fd: c_int, record: &Record) {
     }
 }
 
+/// Whether any descriptor was ever followed.
+#[inline]
+pub fn follows() -> bool {
+    HIGHEST.load(Ordering::Relaxed) > 0
+}
+
 /// All descriptors that are followed, from one number to another.
 pub fn followed(first: u32, last: u32) -> impl Iterator<Item = c_int> {
     let last = last.min(HIGHEST.load(Ordering::Acquire));

@@ -81,6 +81,9 @@ extern "C" fn before_syscall(
             let number = |it: c_long| u32::try_from(it).unwrap_or(u32::MAX);
             crate::table::followed(number(first), number(second)).for_each(crate::table::forget);
         }
+        libc::SYS_epoll_ctl if second != c_long::from(libc::EPOLL_CTL_DEL) => {
+            crate::waits::watches(c_int::try_from(third).unwrap_or(-1));
+        }
         libc::SYS_splice => {
             leaves(first);
             leaves(third);

@@ -52,7 +52,7 @@ impl Watched {
             }
             let (event, none) = (watched(number, fd)?, std::ptr::null_mut());
             // SAFETY: no event is looked at.
-            let out = unsafe { libc::epoll_ctl(number, libc::EPOLL_CTL_DEL, fd, none) };
+            let out = unsafe { real::epoll_ctl(number, libc::EPOLL_CTL_DEL, fd, none) };
             (out == 0).then_some((number, event))
         }))
     }
@@ -61,7 +61,7 @@ impl Watched {
     pub fn put_in(self, fd: c_int) {
         for (set, mut event) in self.0.into_iter().flatten() {
             // SAFETY: an event that is there.
-            unsafe { libc::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, &raw mut event) };
+            unsafe { real::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, &raw mut event) };
         }
     }
 }
