@@ -20,7 +20,7 @@ mod peeked;
 mod reserved;
 mod socket;
 
-pub use ask::memory_of;
+pub use ask::{memory_of, takes_all_in_line};
 pub use circuit::{Circuit, Way};
 pub use listener::Listener;
 pub use peeked::Peeked;

@@ -52,6 +52,13 @@ unsafe fn moved(
     n
 }
 
+/// A byte out of band is about to be sent: it may be taken otherwise than in its turn, or never, which nobody counts.
+fn stays(fd: c_int) {
+    if let Some(held) = table::hold(fd).map(Held) {
+        held.0.stay();
+    }
+}
+
 /// What a receiving call with these flags moves.
 fn taken(flags: c_int) -> Moves {
     match flags & MSG_PEEK {
@@ -102,6 +109,9 @@ unsafe fn sent(
     flags: c_int,
     kernel: impl Fn() -> ssize_t,
 ) -> ssize_t {
+    if flags & MSG_OOB != 0 {
+        stays(fd);
+    }
     let by_ring = |record: &Record| match flags & MSG_OOB {
         // SAFETY: the caller's promise.
         0 => unsafe { ring_send(record, fd, &part(from, n), flags) },
@@ -207,6 +217,9 @@ exported! {
     sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
         if !leaves_passed(message) {
             return -1;
+        }
+        if flags & MSG_OOB != 0 {
+            stays(fd);
         }
         let by_ring = |record: &Record| {
             if flags & MSG_OOB != 0 {

@@ -2,6 +2,7 @@
 #![expect(unsafe_code, reason = "functions of C, by their names")]
 
 use crate::calls::exported;
+use crate::cancelled::Held;
 use crate::leave::left;
 use crate::real;
 use crate::record::{RING, Record};
@@ -90,7 +91,24 @@ fn handed_on(fd: c_int, does: bool) -> c_int {
     }
 }
 
+/// It is about to be shut down so; whether it was for sending before, if it is followed.
+pub fn shuts(fd: c_int, how: c_int) -> Option<u32> {
+    if !matches!(how, libc::SHUT_WR | libc::SHUT_RDWR) {
+        return None;
+    }
+    let held = table::hold(fd).map(Held)?;
+    Some(held.0.said_all.swap(1, Ordering::AcqRel))
+}
+
 exported! {
+    shutdown(fd: c_int, how: c_int) -> c_int {
+        let before = shuts(fd, how);
+        let done = real::shutdown(fd, how);
+        if done != 0 && let Some(before) = before && let Some(held) = table::hold(fd).map(Held) {
+            held.0.said_all.store(before, Ordering::Release);
+        }
+        done
+    }
     socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
         let fd = real::socket(domain, kind, protocol);
         if fd >= 0 {
@@ -104,6 +122,10 @@ exported! {
     }
     setsockopt(fd: c_int, level: c_int, option: c_int, value: *const std::ffi::c_void, length: socklen_t) -> c_int {
         let done = real::setsockopt(fd, level, option, value, length);
+        if done == 0 && (level, option) == (libc::SOL_SOCKET, libc::SO_OOBINLINE) {
+            // What is said there of a ring is not for the program.
+            ring(fd, |_| bulkhead::takes_all_in_line(std::os::fd::BorrowedFd::borrow_raw(fd)));
+        }
         let is_long = length as usize >= size_of::<[i64; 2]>();
         if done == 0 && level == libc::SOL_SOCKET && is_long && let Some(record) = table::hold(fd) {
             record.limits(option, value.cast::<[i64; 2]>().read_unaligned());

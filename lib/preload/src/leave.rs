@@ -79,6 +79,10 @@ fn relay(record: &Record, fd: c_int) -> Result<(), c_int> {
             )
         };
     }
+    if record.said_all.load(Ordering::Relaxed) != 0 {
+        // SAFETY: what was just made.
+        unsafe { real::shutdown(theirs, libc::SHUT_WR) };
+    }
     record.forks();
     // Of no signal when it ends, and waited for: the program hears of nothing. Its child is nobody's.
     // A copy of this process, in which nothing runs but what is here.
@@ -240,7 +244,7 @@ fn carry(record: &Record, circuit: c_int, pair: c_int) -> ! {
             here_over = here.turn(from_ring, to_pair);
             if here_over {
                 // SAFETY: one's own socket.
-                unsafe { libc::shutdown(pair, libc::SHUT_WR) };
+                unsafe { real::shutdown(pair, libc::SHUT_WR) };
             }
         }
         if !there_over {
@@ -248,7 +252,7 @@ fn carry(record: &Record, circuit: c_int, pair: c_int) -> ! {
             // Who has closed it altogether may not be the only one who has the circuit.
             if there_over && polled(pair, 0) & POLLHUP == 0 {
                 // SAFETY: one's own socket.
-                unsafe { libc::shutdown(circuit, libc::SHUT_WR) };
+                unsafe { real::shutdown(circuit, libc::SHUT_WR) };
             }
         }
         let hung = polled(pair, 0) & POLLHUP != 0;

@@ -16,6 +16,7 @@ mod arena;
 mod calls;
 mod cancelled;
 mod descriptors;
+mod elsewhere;
 mod leave;
 mod line;
 mod lock;

@@ -82,6 +82,16 @@ real! {
     select(n: c_int, to_read: *mut libc::fd_set, to_write: *mut libc::fd_set, other: *mut libc::fd_set, limit: *mut libc::timeval) -> c_int;
     pselect(n: c_int, to_read: *mut libc::fd_set, to_write: *mut libc::fd_set, other: *mut libc::fd_set, limit: *const libc::timespec, signals: *const libc::sigset_t) -> c_int;
     epoll_ctl(set: c_int, what: c_int, fd: c_int, event: *mut libc::epoll_event) -> c_int;
+    shutdown(fd: c_int, how: c_int) -> c_int;
+    aio_read(one: *mut libc::aiocb) -> c_int;
+    aio_write(one: *mut libc::aiocb) -> c_int;
+    lio_listio(how: c_int, list: *const *mut libc::aiocb, n: c_int, event: *mut libc::sigevent) -> c_int;
+    execve(path: *const c_char, words: *const *const c_char, environment: *const *const c_char) -> c_int;
+    execv(path: *const c_char, words: *const *const c_char) -> c_int;
+    execvp(file: *const c_char, words: *const *const c_char) -> c_int;
+    execvpe(file: *const c_char, words: *const *const c_char, environment: *const *const c_char) -> c_int;
+    fexecve(fd: c_int, words: *const *const c_char, environment: *const *const c_char) -> c_int;
+    execveat(folder: c_int, path: *const c_char, words: *const *const c_char, environment: *const *const c_char, flags: c_int) -> c_int;
     pthread_testcancel() -> ();
     pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
     accept4(fd: c_int, name: *mut sockaddr, length: *mut socklen_t, flags: c_int) -> c_int;

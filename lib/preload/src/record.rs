@@ -77,6 +77,8 @@ pub struct Record {
     pub nonblocking: AtomicU32,
     /// The reader may be told by the ring: no more to be done for it.
     pub consented: AtomicU32,
+    /// Its sending is shut down.
+    pub said_all: AtomicU32,
     /// A set of epoll watches it.
     pub watched: AtomicU32,
     /// An error of the socket's that a wait took.
@@ -111,6 +113,7 @@ impl Record {
             &self.nonblocking,
             &self.consented,
             &self.watched,
+            &self.said_all,
         ]) {
             word.store(0, Ordering::Relaxed);
         }

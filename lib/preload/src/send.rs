@@ -152,6 +152,7 @@ pub fn step(
 
 /// Fails where nobody reads any more: the ring says nothing of that.
 pub fn look_at_peer(socket: &Socket, writing: &mut Writing) -> Result<(), c_int> {
+    says_more(socket.record)?;
     if writing.bytes < LOOK_BYTES && writing.writes < LOOK_WRITES {
         return Ok(());
     }
@@ -159,6 +160,14 @@ pub fn look_at_peer(socket: &Socket, writing: &mut Writing) -> Result<(), c_int>
     socket.is_read()?;
     (writing.bytes, writing.writes) = (0, 0);
     Ok(())
+}
+
+/// Fails where this end has said that there is no more: the ring knows nothing of that.
+fn says_more(record: &Record) -> Result<(), c_int> {
+    match record.said_all.load(Ordering::Relaxed) {
+        0 => Ok(()),
+        _ => Err(libc::EPIPE),
+    }
 }
 
 /// Lets the peer use the ring by now, if nobody reads at the moment, who would do it.

@@ -1,5 +1,6 @@
 //! Functions that take any arguments, which no function of Rust's can pass on: what is to be done
-//! first is done with all registers put aside. `dprintf` writes by calls of the C library's own;
+//! first is done with all registers put aside. `dprintf` writes by calls of the C library's own; `execl` and its kin hand
+//! sockets to another program;
 //! `clone` and `syscall` go past everything here, so what they would take from a ring leaves it.
 #![expect(unsafe_code, reason = "functions of C, by their names")]
 
@@ -9,7 +10,7 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// The C library's, found once each.
-static NEXT: [AtomicPtr<c_void>; 4] = [const { AtomicPtr::new(null_mut()) }; 4];
+static NEXT: [AtomicPtr<c_void>; 7] = [const { AtomicPtr::new(null_mut()) }; 7];
 
 fn next(which: usize, name: &CStr) -> *mut c_void {
     let known = NEXT.get(which).map(|it| it.load(Ordering::Relaxed));
@@ -49,6 +50,24 @@ extern "C" fn before_clone(_: c_long, _: c_long, flags: c_long) -> *mut c_void {
     next(2, c"clone")
 }
 
+/// Before `execl(path, ...)`; where that goes on.
+extern "C" fn before_execl(_: c_long) -> *mut c_void {
+    crate::table::starts();
+    next(4, c"execl")
+}
+
+/// Before `execlp(file, ...)`; where that goes on.
+extern "C" fn before_execlp(_: c_long) -> *mut c_void {
+    crate::table::starts();
+    next(5, c"execlp")
+}
+
+/// Before `execle(path, ...)`; where that goes on.
+extern "C" fn before_execle(_: c_long) -> *mut c_void {
+    crate::table::starts();
+    next(6, c"execle")
+}
+
 /// Before `syscall(number, ...)`; where that goes on.
 extern "C" fn before_syscall(
     number: c_long,
@@ -60,6 +79,11 @@ extern "C" fn before_syscall(
         libc::SYS_clone => copies(first),
         libc::SYS_fork | libc::SYS_clone3 => copies(0),
         libc::SYS_vfork => copies(0),
+        libc::SYS_execve | libc::SYS_execveat => crate::table::starts(),
+        libc::SYS_shutdown => {
+            let [fd, how] = [first, second].map(|it| c_int::try_from(it).unwrap_or(-1));
+            crate::descriptors::shuts(fd, how);
+        }
         libc::SYS_read
         | libc::SYS_write
         | libc::SYS_readv
@@ -159,4 +183,7 @@ macro_rules! stands_before {
 stands_before!(dprintf, before_dprintf);
 stands_before!(__dprintf_chk, before_dprintf_chk);
 stands_before!(clone, before_clone);
+stands_before!(execl, before_execl);
+stands_before!(execlp, before_execlp);
+stands_before!(execle, before_execle);
 stands_before!(syscall, before_syscall);
