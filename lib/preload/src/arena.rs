@@ -12,6 +12,8 @@ static ARENA: AtomicPtr<Record> = AtomicPtr::new(null_mut());
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
 const BYTES: usize = RECORDS * size_of::<Record>();
+/// With a page behind them, which begins with how many PID namespaces have a number.
+const ALL: usize = BYTES + 4096;
 
 /// Makes it; without it no socket is followed.
 pub fn make() {
@@ -24,7 +26,7 @@ fn mapping() -> Option<*mut Record> {
     let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     let access = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: a new mapping touches no memory that exists.
-    let at = unsafe { libc::mmap(null_mut(), BYTES, access, flags, -1, 0) };
+    let at = unsafe { libc::mmap(null_mut(), ALL, access, flags, -1, 0) };
     (at != libc::MAP_FAILED).then_some(at.cast())
 }
 
@@ -44,14 +46,32 @@ pub fn parts(own: impl Iterator<Item = &'static Record>) {
         // changes meanwhile is words, which are copied as they were or as they are.
         unsafe { std::ptr::copy_nonoverlapping(std::ptr::from_ref(record), new.add(number), 1) };
     }
+    let (places, new_places) = (places(at), places(new));
+    new_places.store(places.load(Ordering::Relaxed), Ordering::Relaxed);
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
     // SAFETY: the records are of the same size, and those that somebody knows of the same as before;
     // no other thread looks at them meanwhile. Where it fails both are as they were.
-    let moved = unsafe { libc::mremap(new.cast(), BYTES, BYTES, flags, at) };
+    let moved = unsafe { libc::mremap(new.cast(), ALL, ALL, flags, at) };
     if moved == libc::MAP_FAILED {
         // SAFETY: a mapping of ours that nobody knows of.
-        unsafe { libc::munmap(new.cast(), BYTES) };
+        unsafe { libc::munmap(new.cast(), ALL) };
     }
+}
+
+fn places(at: *mut Record) -> &'static AtomicU32 {
+    // SAFETY: behind the records there is a page, zeroed, which is aligned.
+    unsafe { &*at.byte_add(BYTES).cast::<AtomicU32>() }
+}
+
+/// A number for one more PID namespace.
+pub fn another_place() -> u32 {
+    let at = ARENA.load(Ordering::Acquire);
+    if at.is_null() {
+        return 0;
+    }
+    let next = |it: u32| it.checked_add(1);
+    let before = places(at).fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+    before.unwrap_or(u32::MAX).saturating_add(1)
 }
 
 fn all() -> &'static [Record] {

@@ -12,15 +12,19 @@ use crate::receive::receive;
 use crate::record::Record;
 use crate::send::{refused, send};
 use crate::socket::polled;
-use crate::table;
 use crate::users::is_alone;
 use crate::watched::Watched;
+use crate::{processes, table};
 use libc::{POLLHUP, POLLIN, POLLOUT, iovec};
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// Bytes that are under way in a direction at most.
 const CARRIED: usize = 16 << 10;
+
+/// How long it may take until nobody writes any more.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Does it; `Err`: an error number, and the descriptor is as it was.
 pub fn leave(fd: c_int) -> Result<(), c_int> {
@@ -40,8 +44,12 @@ pub fn leave(fd: c_int) -> Result<(), c_int> {
 
 /// Nobody reads or writes by the descriptor while it becomes another.
 fn alone(record: &Record, fd: c_int) -> Result<(), c_int> {
-    // This one first: it may be held for as long as a write waits, the other never.
-    record.write_lock.take(true).map_err(refused)?;
+    // This one first: it may be held while a write waits, the other never. Who waits there gives way, but for one of
+    // another process, which the kernel keeps.
+    record.leaves.fetch_add(1, Ordering::AcqRel);
+    let taken = record.write_lock.take_within(Some(PATIENCE));
+    record.leaves.fetch_sub(1, Ordering::AcqRel);
+    taken.map_err(refused)?;
     let mut done = record.read_lock.take(true).map_err(refused);
     if done.is_ok() {
         if table::is_of(fd, record) {
@@ -86,8 +94,10 @@ fn relay(record: &Record, fd: c_int) -> Result<(), c_int> {
     record.forks();
     // Of no signal when it ends, and waited for: the program hears of nothing. Its child is nobody's.
     // A copy of this process, in which nothing runs but what is here.
+    processes::forks();
     let child = real::raw(libc::SYS_clone, [0; 3]);
     if child == 0 {
+        processes::is_forked();
         if real::raw(libc::SYS_clone, [0; 3]) == 0 {
             carry(record, fd, mine);
         }

@@ -3,7 +3,7 @@
 use rustix::thread::futex;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const WAITED_FOR: u32 = 1 << 31;
 /// How long one sleeps before it looks whether the holder lives.
@@ -15,6 +15,28 @@ thread_local! {
     static THREAD: Cell<u32> = const { Cell::new(0) };
 }
 
+/// Which PID namespace this process is in, of those that are known by number where its memory is shared; 0: the first
+/// one's, and the last is that of all for which there was no number.
+static PLACE: AtomicU32 = AtomicU32::new(0);
+/// Where it lies in the number of a thread or a process: the kernel's own numbers are less than this.
+const PLACE_AT: u32 = 22;
+/// The last.
+const PLACES: u32 = 0x1ff;
+
+/// This process may be in another PID namespace than the one that it was forked by.
+pub fn is_elsewhere(place: u32) {
+    PLACE.store(place.min(PLACES), Ordering::Relaxed);
+}
+
+fn numbered(number: u32) -> u32 {
+    number | PLACE.load(Ordering::Relaxed) << PLACE_AT
+}
+
+/// The number of this process.
+pub fn process() -> u32 {
+    numbered(std::process::id())
+}
+
 /// The number of this thread in the system.
 fn thread() -> u32 {
     let known = THREAD.get();
@@ -22,8 +44,9 @@ fn thread() -> u32 {
         return known;
     }
     let number = rustix::thread::gettid().as_raw_nonzero().get();
-    THREAD.set(number.cast_unsigned());
-    number.cast_unsigned()
+    let number = numbered(number.cast_unsigned());
+    THREAD.set(number);
+    number
 }
 
 /// This thread is another now: it has forked.
@@ -46,8 +69,13 @@ pub enum Refused {
 pub struct Lock(AtomicU32);
 
 impl Lock {
-    /// Takes it.
+    /// Takes it, as soon as nobody has it, or within a moment.
     pub fn take(&self, blocks: bool) -> Result<(), Refused> {
+        self.take_within(if blocks { None } else { Some(MOMENT) })
+    }
+
+    /// Takes it within such a time; none: as soon as nobody has it.
+    pub fn take_within(&self, most: Option<Duration>) -> Result<(), Refused> {
         let own = thread();
         if self.try_take() {
             return Ok(());
@@ -58,6 +86,7 @@ impl Lock {
                 return Ok(());
             }
         }
+        let begun = Instant::now();
         // Bound: none if it blocks; the holder's life.
         loop {
             let held = self.0.load(Ordering::Relaxed);
@@ -76,7 +105,7 @@ impl Lock {
             if held != waited && !self.swap(held, waited) {
                 continue;
             }
-            let limit = if blocks { SLEEP } else { MOMENT };
+            let limit = most.map_or(SLEEP, |most| most.min(SLEEP));
             let limit = futex::Timespec {
                 tv_sec: 0,
                 tv_nsec: i64::from(limit.subsec_nanos()),
@@ -88,7 +117,7 @@ impl Lock {
             if !is_there(held & !WAITED_FOR) && self.0.load(Ordering::Relaxed) == waited {
                 return Err(Refused::Broken);
             }
-            if !blocks {
+            if most.is_some_and(|most| begun.elapsed() >= most) {
                 return Err(Refused::Held);
             }
         }
@@ -117,8 +146,14 @@ impl Lock {
     }
 }
 
-/// Whether there is such a thread, or process.
+/// Whether there is such a thread, or process, as far as this process can tell: those of another PID namespace it knows by
+/// no number.
 pub fn is_there(number: u32) -> bool {
+    let place = number >> PLACE_AT;
+    if place != PLACE.load(Ordering::Relaxed) || place == PLACES {
+        return true;
+    }
+    let number = number & !(PLACES << PLACE_AT);
     let pid = rustix::process::Pid::from_raw(number.cast_signed());
     let asked = pid.map(rustix::process::test_kill_process);
     asked != Some(Err(rustix::io::Errno::SRCH))

@@ -8,7 +8,7 @@ use crate::record::Record;
 use crate::send::{
     blocks, consent, ended, goes_otherwise, look_at_peer, refused, step, wait_for_room,
 };
-use crate::socket::{Is, Socket};
+use crate::socket::{GIVES_WAY, Is, Socket};
 use libc::ssize_t;
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
@@ -46,6 +46,7 @@ pub fn send_file(
                 done += n;
                 at += n as i64;
             }
+            Err(GIVES_WAY) => socket.gives_way(),
             Err(errno) => error = errno,
         }
     }

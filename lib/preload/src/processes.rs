@@ -5,6 +5,7 @@ use crate::calls::exported;
 use crate::leave::left;
 use crate::{arena, lock, log, real, table};
 use std::ffi::{c_char, c_int};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 unsafe extern "C" {
     fn __register_atfork(
@@ -36,12 +37,30 @@ extern "C" fn end() {
     table::ends();
 }
 
+/// The process that forks, as it knows itself.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+/// A process is about to be made.
+pub fn forks() {
+    FORKS.store(std::process::id(), Ordering::Relaxed);
+}
+
+/// In it: another PID namespace shows another's number, or none. So does a parent that has ended by now, for which it is no
+/// harm to be taken for one elsewhere.
+pub fn is_forked() {
+    lock::is_another();
+    if real::raw(libc::SYS_getppid, []).cast_unsigned() as u32 != FORKS.load(Ordering::Relaxed) {
+        lock::is_elsewhere(arena::another_place());
+    }
+}
+
 extern "C" fn before() {
+    forks();
     table::forks();
 }
 
 extern "C" fn child() {
-    lock::is_another();
+    is_forked();
     table::is_forked();
 }
 
@@ -51,7 +70,7 @@ exported! {
     __vfork() -> libc::pid_t { real::fork() }
     // It runs none of what is to be run at a fork.
     _Fork() -> libc::pid_t {
-        table::forks();
+        before();
         let pid = real::_Fork();
         if pid == 0 {
             child();

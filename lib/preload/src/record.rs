@@ -2,7 +2,7 @@
 //! positions are the same for all of them, as a socket's are.
 #![expect(unsafe_code, reason = "a ring that two locks guard")]
 
-use crate::lock::{Lock, is_there};
+use crate::lock::{self, Lock, is_there};
 use crate::users::quietly;
 use crate::{arena, real, table};
 use shm::{CircuitReader, CircuitWaker, CircuitWriter, circuit_ends};
@@ -77,6 +77,8 @@ pub struct Record {
     pub nonblocking: AtomicU32,
     /// The reader may be told by the ring: no more to be done for it.
     pub consented: AtomicU32,
+    /// Threads that have it leave its ring: who writes gives way.
+    pub leaves: AtomicU32,
     /// Its sending is shut down.
     pub said_all: AtomicU32,
     /// A set of epoll watches it.
@@ -114,6 +116,7 @@ impl Record {
             &self.consented,
             &self.watched,
             &self.said_all,
+            &self.leaves,
         ]) {
             word.store(0, Ordering::Relaxed);
         }
@@ -134,7 +137,7 @@ impl Record {
 
     /// This process has it.
     pub fn holds(&self) {
-        let own = std::process::id();
+        let own = lock::process();
         let (done, not) = (Ordering::AcqRel, Ordering::Relaxed);
         let place = |it: &AtomicU32| it.compare_exchange(0, own, done, not).is_ok();
         if !self.holders.iter().any(place) {
@@ -174,7 +177,7 @@ impl Record {
                 drop(std::ptr::read(self.reading.get()).assume_init());
             }
         }
-        let own = std::process::id();
+        let own = lock::process();
         let (done, not) = (Ordering::AcqRel, Ordering::Relaxed);
         let leaves = |it: &AtomicU32| it.compare_exchange(own, 0, done, not).is_ok();
         let _ = self.holders.iter().any(leaves);
@@ -204,7 +207,7 @@ impl Record {
 
     /// Whether no other process has it.
     fn is_own(&self) -> bool {
-        let own = std::process::id();
+        let own = lock::process();
         self.is_known()
             && self.holders.iter().all(|it| {
                 let pid = it.load(Ordering::Acquire);

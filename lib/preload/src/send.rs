@@ -4,9 +4,10 @@
 use crate::cancelled::Taken;
 use crate::line::{Line, Slept, sleep};
 use crate::lock::Refused;
-use crate::real::fail;
+use crate::real::{self, fail};
 use crate::record::{Record, Writing};
-use crate::socket::{CLOSED, Is, Socket};
+use crate::socket::{CLOSED, GIVES_WAY, Is, Socket, naps};
+use crate::users::is_alone;
 use libc::{MSG_DONTWAIT, MSG_NOSIGNAL, iovec, ssize_t};
 use std::cell::OnceCell;
 use std::ffi::c_int;
@@ -39,37 +40,94 @@ pub fn blocks(record: &Record, flags: c_int) -> bool {
 /// The parts are of readable memory; the record is a ring's.
 pub unsafe fn send(record: &Record, fd: c_int, parts: &[iovec], flags: c_int) -> Option<ssize_t> {
     let (socket, blocks) = (Socket::of(fd, record), blocks(record, flags));
-    if let Err(why) = socket.takes(&record.write_lock, blocks) {
-        return Some(fail(refused(why)));
-    }
-    let taken = Taken(&record.write_lock);
-    let is = socket.is();
-    if is != Is::There {
+    let (mut done, mut error) = (0, GIVES_WAY);
+    // Bound: those that have it leave its ring.
+    while error == GIVES_WAY {
+        if let Err(why) = socket.takes(&record.write_lock, blocks) {
+            error = refused(why);
+            break;
+        }
+        let taken = Taken(&record.write_lock);
+        let is = socket.is();
+        if is != Is::There {
+            drop(taken);
+            if is == Is::Left && done > 0 {
+                // SAFETY: the caller's promise.
+                return Some(unsafe { rest_by_kernel(fd, parts, done, flags) });
+            }
+            return goes_otherwise(&socket, is, done, flags);
+        }
+        // SAFETY: the lock is held; the caller's promise.
+        error = unsafe { some(&socket, record.writing(), parts, &mut done, blocks) };
         drop(taken);
-        return goes_otherwise(&socket, is, 0, flags);
+        if error == GIVES_WAY {
+            socket.gives_way();
+        }
     }
-    // SAFETY: the lock is held.
-    let writing = unsafe { record.writing() };
-    let (mut done, mut error) = (0, 0);
-    'parts: for part in parts.iter().filter(|part| part.iov_len > 0) {
+    Some(ended(done, error, flags))
+}
+
+/// Sends what was not sent yet; why no more, or 0.
+///
+/// # Safety
+/// As [`send`].
+unsafe fn some(
+    socket: &Socket,
+    writing: &mut Writing,
+    parts: &[iovec],
+    done: &mut usize,
+    blocks: bool,
+) -> c_int {
+    if let Err(errno) = says_more(socket.record) {
+        return errno;
+    }
+    let mut before = *done;
+    for part in parts {
+        if before >= part.iov_len {
+            before -= part.iov_len;
+            continue;
+        }
         // SAFETY: the caller's promise.
-        let mut bytes =
-            unsafe { std::slice::from_raw_parts(part.iov_base.cast::<u8>(), part.iov_len) };
+        let bytes = unsafe { std::slice::from_raw_parts(part.iov_base.cast::<u8>(), part.iov_len) };
+        let mut bytes = bytes.get(before..).unwrap_or_default();
+        before = 0;
         while !bytes.is_empty() {
-            match step(&socket, writing, bytes, blocks) {
+            match step(socket, writing, bytes, blocks) {
                 Ok(n) => {
-                    done += n;
+                    *done += n;
                     bytes = bytes.get(n..).unwrap_or_default();
                 }
-                Err(errno) => {
-                    error = errno;
-                    break 'parts;
-                }
+                Err(errno) => return errno,
             }
         }
     }
-    drop(taken);
-    Some(ended(done, error, flags))
+    0
+}
+
+/// The rest of a call by what has the descriptor's place since it has left its ring; what the call says.
+///
+/// # Safety
+/// As [`send`].
+unsafe fn rest_by_kernel(fd: c_int, parts: &[iovec], mut done: usize, flags: c_int) -> ssize_t {
+    let mut before = done;
+    for part in parts {
+        // Bound: the part's bytes.
+        while before < part.iov_len {
+            let (place, length) = (
+                part.iov_base.wrapping_byte_add(before),
+                part.iov_len - before,
+            );
+            // SAFETY: the caller's promise.
+            let n = unsafe { real::send(fd, place, length, flags) };
+            match usize::try_from(n) {
+                Ok(n) => (done, before) = (done + n, before + n),
+                // What was sent is sent; the next call is told.
+                Err(_) => return done.cast_signed(),
+            }
+        }
+        before -= part.iov_len;
+    }
+    done.cast_signed()
 }
 
 /// What a call says that sent so much, and whose descriptor is none of the ring's any more; `None`: the kernel does.
@@ -117,7 +175,8 @@ pub fn step(
         spin_for_room(socket, writing)?;
     }
     // The kernel would count a limit anew for each part.
-    let by_kernel = blocks && record.limit_to_send().is_none();
+    // So would it hold the lock for as long as it waits, of which another thread may have need.
+    let by_kernel = blocks && record.limit_to_send().is_none() && is_alone();
     let mut sleeps = 0;
     // Bound: none; it blocks as a write does.
     loop {
@@ -140,9 +199,15 @@ pub fn step(
             Err(Stop::Full) => {
                 sleeps += 1;
                 wait_for_room(socket, writing)?;
+                socket.goes_on()?;
+                says_more(record)?;
             }
             // A mark is to go first, or the time is limited.
-            Err(Stop::Blocked) if blocks && !line.is_late.get() => socket.waits_to_write()?,
+            Err(Stop::Blocked) if blocks && !line.is_late.get() => {
+                socket.waits_to_write()?;
+                socket.goes_on()?;
+                says_more(record)?;
+            }
             Err(Stop::Blocked) => return Err(libc::EAGAIN),
             Err(Stop::Socket(errno)) => return Err(errno),
             Err(Stop::Peer(_)) => return Err(libc::ECONNABORTED),
@@ -188,14 +253,7 @@ fn back_to_ring(writing: &mut Writing) {
     let begun = OnceCell::new();
     let pause = |time: Duration| match time.is_zero() {
         true => std::hint::spin_loop(),
-        // Not the standard library's, in which a thread may be cancelled.
-        false => {
-            let time = rustix::thread::Timespec {
-                tv_sec: 0,
-                tv_nsec: i64::from(time.subsec_nanos()),
-            };
-            let _ = rustix::thread::nanosleep(&time);
-        }
+        false => naps(time),
     };
     let Writing {
         writer, patience, ..

@@ -22,6 +22,8 @@ use std::time::{Duration, Instant};
 
 /// In place of an errno, all of which files have too: the descriptor is closed, or another.
 pub const CLOSED: c_int = c_int::MIN;
+/// The same: another thread has the descriptor leave its ring, and wants the lock.
+pub const GIVES_WAY: c_int = c_int::MIN + 1;
 /// How long who waits for a socket to take something waits at a time.
 const LOOKS: Duration = Duration::from_millis(100);
 
@@ -158,6 +160,25 @@ impl<'a> Socket<'a> {
         Ok(())
     }
 
+    /// After a wait to write: whether the lock is to be given to who leaves the ring.
+    ///
+    /// # Errors
+    /// [`GIVES_WAY`].
+    pub fn goes_on(&self) -> Result<(), c_int> {
+        match self.record.leaves.load(Ordering::Acquire) {
+            0 => Ok(()),
+            _ => Err(GIVES_WAY),
+        }
+    }
+
+    /// Lets who leaves the ring do so, for a while. No lock is held.
+    pub fn gives_way(&self) {
+        let begun = Instant::now();
+        while self.goes_on().is_err() && begun.elapsed() < LOOKS {
+            naps(Duration::from_micros(100));
+        }
+    }
+
     /// Waits until it takes something, or for a while.
     ///
     /// # Errors
@@ -184,6 +205,15 @@ impl<'a> Socket<'a> {
             _ => Err(libc::EPIPE),
         }
     }
+}
+
+/// Sleeps, and not by the standard library, in which a thread may be cancelled.
+pub fn naps(time: Duration) {
+    let time = rustix::thread::Timespec {
+        tv_sec: 0,
+        tv_nsec: i64::from(time.subsec_nanos()),
+    };
+    let _ = rustix::thread::nanosleep(&time);
 }
 
 fn polls(fd: c_int, events: i16, limit: Duration) -> Polled {
