@@ -24,6 +24,8 @@ mod hostile;
 mod instants;
 #[path = "circuits/late.rs"]
 mod late;
+#[path = "circuits/library.rs"]
+mod library;
 #[path = "circuits/merged.rs"]
 mod merged;
 #[path = "circuits/metered.rs"]

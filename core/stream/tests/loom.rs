@@ -318,6 +318,30 @@ fn read_by_edges(end: &End, reader: &mut Reader<End>, units: u8) {
     }
 }
 
+/// Reads units as who reads a whole message in one call, each by an edge of its own if it is alone: until all in the ring is
+/// read, and never until nothing comes.
+fn read_whole(end: &End, reader: &mut Reader<End>, units: u8) {
+    let (mut came, mut seen) = (0, 0);
+    while came < usize::from(units) {
+        end.until(|socket| socket.arrivals != seen);
+        seen = end.socket().arrivals;
+        while came < usize::from(units) {
+            match reader.read(end, &mut [0; UNIT]) {
+                Ok(n) => assert_eq!(n, UNIT),
+                Err(Stop::Blocked) => break,
+                Err(stop) => panic!("{stop:?}"),
+            }
+            came += 1;
+            if reader.in_ring() == Ok(0) {
+                reader.rest(end);
+                if reader.in_ring() == Ok(0) {
+                    break;
+                }
+            }
+        }
+    }
+}
+
 fn units(numbers: core::ops::RangeInclusive<u8>) -> Vec<u8> {
     numbers.flat_map(|unit| [unit; UNIT]).collect()
 }
@@ -440,6 +464,22 @@ fn who_reads_as_much_as_it_was_told_has_an_edge_for_more() {
             }
         });
         read_by_edges(&end, &mut reader, 3);
+        other.join().unwrap();
+    });
+}
+
+#[test]
+fn who_reads_whole_messages_has_an_edge_for_each() {
+    check(4, || {
+        let end = End::new(64);
+        let (mut writer, mut reader) = switched(&end);
+        let at = end.clone();
+        let other = thread::spawn(move || {
+            for unit in 1..=3 {
+                write_all(&at, &mut writer, &units(unit..=unit), Full::Spills);
+            }
+        });
+        read_whole(&end, &mut reader, 3);
         other.join().unwrap();
     });
 }

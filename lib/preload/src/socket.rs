@@ -213,7 +213,7 @@ pub fn naps(time: Duration) {
         tv_sec: 0,
         tv_nsec: i64::from(time.subsec_nanos()),
     };
-    let _ = rustix::thread::nanosleep(&time);
+    let _ = rustix::thread::clock_nanosleep_relative(rustix::thread::ClockId::Monotonic, &time);
 }
 
 fn polls(fd: c_int, events: i16, limit: Duration) -> Polled {

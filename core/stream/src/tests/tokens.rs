@@ -45,3 +45,29 @@ fn what_the_kernel_says_once_is_told_when_all_is_read() {
     assert!(!pipe.failed.get(), "it was said");
     assert_eq!(read(&mut reader, &pipe, 9), Err(Stop::Socket(104)));
 }
+
+/// Also of what comes as it says so, and of the token that began the ring.
+#[test]
+fn who_rests_with_all_read_leaves_no_token() {
+    let pipe = Pipe::of(1000);
+    let (_, mut writer, mut reader) = switched(&pipe);
+    for turn in 0..5 {
+        assert_eq!(writer.write(&pipe, b"whole", Full::Spills), Ok(5));
+        assert!(pipe.is_readable(), "{turn}");
+        let sends = pipe.sends.get();
+        assert_eq!(read(&mut reader, &pipe, 4), Ok(b"whol".to_vec()));
+        reader.rest(&pipe);
+        assert!(pipe.is_readable(), "there is something to read: {turn}");
+        assert_eq!(read(&mut reader, &pipe, 1), Ok(b"e".to_vec()));
+        reader.rest(&pipe);
+        assert!(!pipe.is_readable(), "{turn}");
+        reader.rest(&pipe);
+        assert_eq!(pipe.sends.get(), sends);
+    }
+    // What is wrong is told by who reads.
+    pipe.bytes.borrow_mut().push_back(b'!');
+    assert_eq!(writer.write(&pipe, b"a", Full::Spills), Ok(1));
+    assert_eq!(read(&mut reader, &pipe, 1), Ok(b"a".to_vec()));
+    reader.rest(&pipe);
+    assert_eq!(read(&mut reader, &pipe, 1), Err(Stop::Peer(Breach::Frame)));
+}
