@@ -79,8 +79,8 @@ impl stream::Line for Line<'_> {
         let waits = self.blocks && !body.is_empty();
         // The signal is given once, by who asked.
         let flags = MSG_NOSIGNAL | if waits { 0 } else { MSG_DONTWAIT };
-        // SAFETY: the kernel reads two parts, which are there.
         let n = match waits {
+            // SAFETY: the kernel reads two parts, which are there.
             true => unsafe { real::sendmsg(number, &raw const message, flags) },
             false => {
                 let words = [number.cast_unsigned(), flags.cast_unsigned()].map(|it| it as usize);

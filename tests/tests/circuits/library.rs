@@ -122,7 +122,8 @@ fn who_reads_whole_messages_is_told_of_each_and_of_nothing_else() {
         assert_eq!(rings.says("app", &line), "all\n", "{way}");
     }
     let [_, written] = rings.by_ring("python3");
-    assert!(written > 500_000, "{written}");
+    // The messages at least.
+    assert!(written > 60_000, "{written}");
 }
 
 /// One side sends four MiB, and in front, or in between, goes something of which nobody here counts the bytes: a byte
