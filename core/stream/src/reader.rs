@@ -285,15 +285,26 @@ impl<M: ConsumerMemory> Reader<M> {
 
     /// Before this end waits by the socket, or its program does: where nothing is to be read, a sleep is announced and
     /// the tokens of before are taken, as by a [`Reader::read`] that finds nothing. So the socket is readable for what comes
-    /// from here on, and not before. What is wrong is told by the next read.
-    pub fn rest(&mut self, line: &impl Line) {
-        if let Err(stop) = self.try_rest(line)
-            && stop != Stop::Blocked
-        {
-            self.failed = Some(stop);
+    /// from here on, and not before. What is wrong is told by the next read. `true`: nothing is to be read.
+    pub fn rest(&mut self, line: &impl Line) -> bool {
+        match self.try_rest(line) {
+            Ok(()) => false,
+            Err(Stop::Blocked) => true,
+            Err(stop) => {
+                self.failed = Some(stop);
+                false
+            }
         }
     }
 
+    /// Whether there is something to read, the end too, where the socket was found readable: the token of what was read
+    /// before it came is taken.
+    pub fn is_ready(&mut self, line: &impl Line) -> bool {
+        self.rests = false;
+        !self.rest(line)
+    }
+
+    /// [`Stop::Blocked`]: it rests.
     fn try_rest(&mut self, line: &impl Line) -> Result<(), Stop> {
         if self.failed.is_some() {
             return Ok(());
@@ -301,10 +312,13 @@ impl<M: ConsumerMemory> Reader<M> {
         if self.phase == Phase::Consents && self.plain_left()?.is_none() {
             self.phase = Phase::Ring;
         }
-        if !self.uses_ring() || self.ring.readable()? > 0 || self.rests {
+        if !self.uses_ring() || self.ring.readable()? > 0 {
             return Ok(());
         }
-        self.wait(line).map(drop)
+        match self.rests {
+            true => Err(Stop::Blocked),
+            false => self.wait(line).map(drop),
+        }
     }
 
     /// Announces a nap, where bytes come by the ring and there are none. `Some`: it may sleep for

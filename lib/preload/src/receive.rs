@@ -8,10 +8,11 @@ use crate::record::{Reading, Record};
 use crate::send::{blocks, refused};
 use crate::socket::{CLOSED, Is, Socket};
 use libc::{MSG_PEEK, MSG_WAITALL, iovec, ssize_t};
+use shm::CircuitReader;
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
-use stream::{SPIN, Stop};
+use stream::{Reader, SPIN, Stop};
 
 /// Why no more was read at once.
 enum End {
@@ -171,17 +172,32 @@ unsafe fn take(
 
 /// The descriptor is about to be waited for: it is readable then if there is something to read.
 pub fn rest(record: &Record, fd: c_int) {
-    // Another thread that reads at this very moment may have taken all when this one is told.
+    looks(record, fd, |reader, line| reader.rest(line));
+}
+
+/// Whether there is something to read, where it was found readable.
+pub fn is_ready(record: &Record, fd: c_int) -> bool {
+    looks(record, fd, |reader, line| reader.is_ready(line)).unwrap_or(true)
+}
+
+/// None: another thread reads at this very moment, which may take all, or the descriptor is none of the ring's.
+fn looks(
+    record: &Record,
+    fd: c_int,
+    look: impl FnOnce(&mut Reader<CircuitReader>, &Line) -> bool,
+) -> Option<bool> {
     if !record.read_lock.try_take() {
-        return;
+        return None;
     }
     let _taken = Taken(&record.read_lock);
     let socket = Socket::of(fd, record);
-    if socket.is() == Is::There {
-        // SAFETY: the lock is held.
-        let Reading { reader, waker } = unsafe { record.reading() };
-        reader.rest(&Line::of(&socket, false, waker));
+    if socket.is() != Is::There {
+        return None;
     }
+    // SAFETY: the lock is held.
+    let Reading { reader, waker } = unsafe { record.reading() };
+    let line = Line::of(&socket, false, waker);
+    Some(look(reader, &line))
 }
 
 /// Whether the peer has read all that was written here: what made the kernel speak of a reset is

@@ -1,5 +1,6 @@
 //! The calls that wait for descriptors. What they say is the kernel's: a ring's socket is readable while there is a
-//! token in it. A token of before may be there although all is read, which is taken first.
+//! token in it. A token of before may be there although all is read, which is taken first; one that comes late is taken
+//! where a list says that it is there.
 #![expect(unsafe_code, reason = "functions of C, by their names")]
 
 use crate::calls::exported;
@@ -9,6 +10,9 @@ use crate::{real, receive, table};
 use libc::{POLLIN, POLLRDNORM, epoll_event, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
 use std::ffi::{c_int, c_ulong};
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+const TO_READ: i16 = POLLIN | POLLRDNORM;
 
 /// One is about to be waited for.
 fn rests(fd: c_int) {
@@ -27,16 +31,67 @@ pub fn watches(fd: c_int) {
     rests(fd);
 }
 
-/// Those of a list.
+/// Whether one that was found readable has nothing to read: its token was that of what is read by now.
+fn is_empty(fd: c_int) -> bool {
+    table::hold(fd).map(Held).is_some_and(|held| {
+        held.0.state.load(Ordering::Acquire) == RING && !receive::is_ready(held.0, fd)
+    })
+}
+
+/// Those of a list, before it is waited for.
 unsafe fn polled(list: *const pollfd, n: nfds_t) {
-    if list.is_null() || !table::follows() {
-        return;
-    }
     for at in 0..n as usize {
         // SAFETY: the caller's promise: so many are there.
         let one = unsafe { &*list.add(at) };
-        if one.events & (POLLIN | POLLRDNORM) != 0 {
+        if one.events & TO_READ != 0 {
             rests(one.fd);
+        }
+    }
+}
+
+/// As many as are there for nothing, of a list that was waited for.
+unsafe fn for_nothing(list: *mut pollfd, n: nfds_t) -> c_int {
+    let mut none = 0;
+    for at in 0..n as usize {
+        // SAFETY: the caller's promise: so many are there.
+        let one = unsafe { &mut *list.add(at) };
+        let reads = one.revents & TO_READ != 0;
+        if reads
+            && one.revents & !(TO_READ | libc::POLLOUT | libc::POLLWRNORM) == 0
+            && is_empty(one.fd)
+        {
+            one.revents &= !TO_READ;
+            none += c_int::from(one.revents == 0);
+        }
+    }
+    none
+}
+
+/// Waits by `kernel` for what is there for something, so long; none: for ever.
+unsafe fn waits(
+    list: *mut pollfd,
+    n: nfds_t,
+    limit: Option<Duration>,
+    kernel: impl Fn(Option<Duration>) -> c_int,
+) -> c_int {
+    if list.is_null() || !table::follows() {
+        return kernel(limit);
+    }
+    let begun = Instant::now();
+    let mut left = limit;
+    // Bound: the tokens that peers send.
+    loop {
+        // SAFETY: the caller's promise.
+        unsafe { polled(list, n) };
+        let came = kernel(left);
+        if came <= 0 {
+            return came;
+        }
+        // SAFETY: the caller's promise.
+        let came = came - unsafe { for_nothing(list, n) };
+        left = limit.map(|limit| limit.saturating_sub(begun.elapsed()));
+        if came > 0 || left == Some(Duration::ZERO) {
+            return came;
         }
     }
 }
@@ -65,8 +120,11 @@ unsafe fn selected(n: c_int, set: *const fd_set) {
 
 exported! {
     poll(list: *mut pollfd, n: nfds_t, limit: c_int) -> c_int {
-        polled(list, n);
-        real::poll(list, n, limit)
+        let time = u64::try_from(limit).ok().map(Duration::from_millis);
+        waits(list, n, time, |left| {
+            let left = left.map_or(-1, |left| left.as_micros().div_ceil(1000) as c_int);
+            real::poll(list, n, left)
+        })
     }
     __poll(list: *mut pollfd, n: nfds_t, limit: c_int) -> c_int { poll(list, n, limit) }
     __poll_chk(list: *mut pollfd, n: nfds_t, limit: c_int, room: libc::size_t) -> c_int {
@@ -74,8 +132,21 @@ exported! {
         poll(list, n, limit)
     }
     ppoll(list: *mut pollfd, n: nfds_t, limit: *const timespec, signals: *const sigset_t) -> c_int {
-        polled(list, n);
-        real::ppoll(list, n, limit, signals)
+        // One that is none is the kernel's to refuse.
+        let time = limit.as_ref().map(|it| (u64::try_from(it.tv_sec), u32::try_from(it.tv_nsec)));
+        let time = match time {
+            None => None,
+            Some((Ok(seconds), Ok(nanos @ 0..1_000_000_000))) => Some(Duration::new(seconds, nanos)),
+            _ => return real::ppoll(list, n, limit, signals),
+        };
+        waits(list, n, time, |left| {
+            let left = left.map(|left| timespec {
+                tv_sec: left.as_secs().cast_signed(),
+                tv_nsec: left.subsec_nanos().into(),
+            });
+            let left = left.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+            real::ppoll(list, n, left, signals)
+        })
     }
     __ppoll_chk(list: *mut pollfd, n: nfds_t, limit: *const timespec, signals: *const sigset_t, room: libc::size_t) -> c_int {
         if room / size_of::<pollfd>() < n as usize { std::process::abort() }

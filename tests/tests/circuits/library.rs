@@ -78,7 +78,7 @@ fn a_thread_that_is_cancelled_ends_and_its_connection_goes_on() {
 }
 
 /// A server that reads a message in one call, of just its length, and waits for the next: by edges; by poll or select,
-/// with a socket that blocks. The other client is one that has fallen silent.
+/// with a socket that blocks; by both in turns. The other client is one that has fallen silent.
 const WHOLE: &str = "
 import select, socket, sys, time
 way, where = sys.argv[2], ('10.1.1.10', int(sys.argv[3]))
@@ -100,9 +100,13 @@ for s in all: whole(s, 16 * 65536)
 watch = select.epoll() if way == 'edge' else select.poll()
 for s in all:
     if way == 'edge': s.setblocking(False); watch.register(s, select.EPOLLIN | select.EPOLLET)
-    elif way == 'poll': watch.register(s, select.POLLIN)
+    elif way != 'select': watch.register(s, select.POLLIN)
     s.send(b'g')
-while known:
+for s in (all[:1] + all[1:] * 300) * (way == 'mixed'):
+    if s.recv(4, socket.MSG_WAITALL) + s.recv(96, socket.MSG_WAITALL) != b'x' * 100: sys.exit('ends')
+    if watch.poll(0): sys.exit('readable, and all is read')
+    s.send(b'k')
+while known and way != 'mixed':
     ready = select.select(list(known), [], [])[0] if way == 'select' else [fd for fd, _ in watch.poll()]
     for fd in ready:
         try: came = known[fd].recv(100)
@@ -115,7 +119,12 @@ while known:
 fn who_reads_whole_messages_is_told_of_each_and_of_nothing_else() {
     let rings = Rings::new();
     rings.scene.file("whole.py", WHOLE);
-    for (port, way) in [(7000, "edge"), (7001, "poll"), (7002, "select")] {
+    for (port, way) in [
+        (7000, "edge"),
+        (7001, "poll"),
+        (7002, "select"),
+        (7003, "mixed"),
+    ] {
         let line = format!("exec {{r}} python3 {{f}}/whole.py serve {way} {port}");
         let _serves = rings.start("web", &line, "serving");
         let line = format!("{{r}} python3 {{f}}/whole.py ask {way} {port}");

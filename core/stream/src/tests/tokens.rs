@@ -56,14 +56,20 @@ fn who_rests_with_all_read_leaves_no_token() {
         assert!(pipe.is_readable(), "{turn}");
         let sends = pipe.sends.get();
         assert_eq!(read(&mut reader, &pipe, 4), Ok(b"whol".to_vec()));
-        reader.rest(&pipe);
+        assert!(!reader.rest(&pipe));
         assert!(pipe.is_readable(), "there is something to read: {turn}");
         assert_eq!(read(&mut reader, &pipe, 1), Ok(b"e".to_vec()));
-        reader.rest(&pipe);
+        assert!(reader.rest(&pipe));
         assert!(!pipe.is_readable(), "{turn}");
-        reader.rest(&pipe);
+        assert!(reader.rest(&pipe));
+        // The token of what was read before it came.
+        pipe.bytes.borrow_mut().extend([TOKEN, 1]);
+        assert!(!reader.is_ready(&pipe) && !pipe.is_readable(), "{turn}");
         assert_eq!(pipe.sends.get(), sends);
     }
+    assert_eq!(writer.write(&pipe, b"a", Full::Spills), Ok(1));
+    assert!(reader.is_ready(&pipe) && pipe.is_readable());
+    assert_eq!(read(&mut reader, &pipe, 1), Ok(b"a".to_vec()));
     // What is wrong is told by who reads.
     pipe.bytes.borrow_mut().push_back(b'!');
     assert_eq!(writer.write(&pipe, b"a", Full::Spills), Ok(1));
