@@ -102,7 +102,7 @@ pub async fn cut(
     let found = world.compartment(compartment);
     let found = found.filter(|_| world.with_circuits().contains(&compartment));
     let found = found.ok_or_else(|| unknown(&id))?;
-    let mut deed = viewer.deed("cut", format!("circuit {id}"));
+    let mut deed = viewer.deed("circuit-cut", format!("circuit {id}"));
     deed.tenants.clone_from(&found.tenants);
     let body = CutCircuit {
         compartment,

@@ -24,8 +24,10 @@ const AUDIT: TableDefinition<'static, u64, &[u8]> = TableDefinition::new("audit"
 const LONGEST: usize = 16 << 10;
 /// What the first entry of all has for the digest of the one before.
 const NOTHING: &str = "";
-/// An entry about those that went.
+/// An entry of the log's own, about those that went.
 const CUT: &str = "cut";
+/// What a deed of that kind is filed under: none is taken for the log's own word.
+const NOT_CUT: &str = "cut-by";
 
 /// How much is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,7 +116,7 @@ impl Store {
             if guard!("audit-chain") && !(follows && digest(&entry) == entry.digest) {
                 broken.push(entry.number);
             }
-            if entry.kind == CUT && cut.is_none() {
+            if is_own(&entry.kind, entry.uid) && cut.is_none() {
                 // One of an earlier release says where the log begins.
                 gaps.extend(cut::beginning(&entry.object));
                 cut = Some(entry.object);
@@ -215,7 +217,7 @@ pub fn append(write: &WriteTransaction, deeds: &[Deed], bounds: Bounds) -> Resul
         Ok::<(), redb::Error>(())
     };
     for deed in deeds {
-        add(&mut table, deed.0.clone())?;
+        add(&mut table, filed(deed.0.clone()))?;
     }
     // Cut now and then, some at a time: a cut is an entry too.
     let most = bounds.entries.max(deeds.len() as u64);
@@ -235,8 +237,22 @@ pub fn append(write: &WriteTransaction, deeds: &[Deed], bounds: Bounds) -> Resul
     Ok(())
 }
 
+/// Whether an entry is the log's own word about what it cut. Deeds of this kind (of the
+/// releases that had such) are of somebody, and so with a uid; since then there are none.
+fn is_own(kind: &str, uid: Option<u32>) -> bool {
+    kind == CUT && !(uid.is_some() && guard!("audit-own-word"))
+}
+
+/// A deed as it is written.
+fn filed(mut deed: AuditEntry) -> AuditEntry {
+    if deed.kind == CUT && guard!("audit-own-kind") {
+        deed.kind = NOT_CUT.into();
+    }
+    deed
+}
+
 /// SHA-256 of all of an entry but its digest, hex.
-fn digest(entry: &AuditEntry) -> String {
+pub(crate) fn digest(entry: &AuditEntry) -> String {
     let bare = AuditEntry {
         digest: String::new(),
         ..entry.clone()

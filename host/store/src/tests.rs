@@ -465,9 +465,9 @@ fn a_log_that_an_earlier_release_cut_goes_on() {
         store.note(&[deed(time, "a")]).unwrap();
     }
     let all = store.audit(0, u64::MAX, usize::MAX, |_| true).unwrap();
-    let mut cut = deed(6, &format!("3 {}", all[2].digest));
-    cut.0.kind = "cut".into();
+    let cut = deed(6, &format!("3 {}", all[2].digest));
     store.note(&[cut]).unwrap();
+    rename_last(&mut store, "cut");
     assert!(store.audit_check().unwrap().whole);
     for number in 0..3 {
         tamper(&mut store, number, None);
@@ -477,6 +477,53 @@ fn a_log_that_an_earlier_release_cut_goes_on() {
         assert!(check.whole && check.first > 2, "{check:?}");
         store.note(&[deed(time, "a")]).unwrap();
     }
+}
+
+/// Makes the newest entry one of this kind, as an earlier release wrote it.
+fn rename_last(store: &mut Store, kind: &str) {
+    let mut last = store.audit(0, u64::MAX, 1, |_| true).unwrap().remove(0);
+    last.kind = kind.into();
+    last.digest = audit::digest(&last);
+    tamper(store, last.number, Some(&encode(&last)));
+}
+
+#[test]
+fn no_deed_is_taken_for_the_logs_own_word_about_what_it_cut() {
+    let folder = tempfile::tempdir().unwrap();
+    let bounds = Bounds {
+        age_s: 1000,
+        entries: 10,
+    };
+    let mut store = open(file(&folder.path().join("s")))
+        .unwrap()
+        .bounded(bounds);
+    // Whoever does it: one of nobody is one as well.
+    for uid in [None, Some(7)] {
+        let mut cut = deed(1, "circuit 1-2");
+        (cut.0.kind, cut.0.uid) = ("cut".into(), uid);
+        store.note(&[cut]).unwrap();
+        assert!(store.audit_check().unwrap().whole, "{uid:?}");
+        let last = store.audit(0, u64::MAX, 1, |_| true).unwrap().remove(0);
+        assert_eq!(last.kind, "cut-by");
+    }
+    // Earlier releases wrote such deeds, before and after what the log cut itself.
+    for time in 2..40 {
+        let mut cut = deed(time, "circuit 1-2");
+        cut.0.uid = Some(7);
+        store.note(&[cut]).unwrap();
+        let last = store.audit(0, u64::MAX, 1, |_| true).unwrap().remove(0);
+        if last.kind == "apply" {
+            rename_last(&mut store, "cut");
+        }
+        let check = store.audit_check().unwrap();
+        assert!(check.whole, "{time}: {check:?}");
+    }
+    // They are the provider's, not the log's.
+    let left = store.audit(0, u64::MAX, usize::MAX, |_| true).unwrap();
+    let own = left.iter().filter(|one| one.uid.is_none());
+    let lines: Vec<&String> = own.flat_map(|one| &one.details).collect();
+    let of = |owner: &str| lines.iter().any(|line| line.ends_with(owner));
+    assert!(of("of the provider") && !of("of tenant"), "{lines:?}");
 }
 
 #[test]

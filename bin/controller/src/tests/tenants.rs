@@ -621,3 +621,22 @@ async fn the_audit_log_says_who_did_what_and_who_shared_which_compartment() {
         .collect();
     assert_eq!(kinds, ["apply", "token-created", "apply"]);
 }
+
+#[tokio::test]
+async fn who_cut_a_circuit_is_in_the_audit_log_and_it_stays_whole() {
+    let rig = Rig::new().await;
+    let with = spec(&[("red", 1)]).replace("subnet: lan }", "subnet: lan, attach: circuits }");
+    rig.apply(&with).await;
+    // No operator is here to cut it: what was asked for is told all the same.
+    rig.bad("POST", "/v1/circuits/1-7/cut", "").await;
+    let audit: Audit = rig.good("GET", "/v1/audit", "").await;
+    let last = audit.entries.last().unwrap();
+    let (kind, object) = (last.kind.as_str(), last.object.as_str());
+    assert_eq!((kind, object), ("circuit-cut", "circuit 1-7"));
+    assert_eq!(
+        (last.uid, &last.tenants[..]),
+        (Some(0), &["red".into()][..])
+    );
+    let check: AuditCheck = rig.good("GET", "/v1/audit/check", "").await;
+    assert!(check.whole, "{check:?}");
+}

@@ -2,7 +2,7 @@
 //! digests at its ends, so that what is left is still one chain. The newest entry about a
 //! cut has the digest of all that is remembered.
 
-use super::{CUT, NOTHING};
+use super::{CUT, NOTHING, is_own};
 use crate::{decode, encode};
 use api::AuditEntry;
 use guard::guard;
@@ -35,6 +35,7 @@ pub(super) struct Gap {
 #[serde(default)]
 struct Entry {
     time_ms: u64,
+    uid: Option<u32>,
     by: String,
     kind: String,
 }
@@ -45,7 +46,8 @@ impl Entry {
     /// provider's.
     fn owner(self) -> String {
         match self.kind.as_str() {
-            "shared" | "ended" | "refused" | CUT => format!("`{}`", self.kind),
+            "shared" | "ended" | "refused" => format!("`{}`", self.kind),
+            kind if is_own(kind, self.uid) => format!("`{kind}`"),
             _ if self.by.is_empty() => "the provider".into(),
             _ => format!("tenant {}", self.by),
         }
