@@ -366,7 +366,10 @@ impl Applier {
             Difference::between(&existing, objects, digests, new.images(), new.epoch())
         };
         let mut difference = steps(&new);
-        let mut plan = planned(&difference, &existing, [old, &new], by);
+        // What is missing is told to whoever asks, as that one may know it.
+        let asks = Some(deed.by.clone()).filter(|tenant| !tenant.is_empty());
+        let asks = asks.as_deref();
+        let mut plan = planned(&difference, &existing, [old, &new], asks);
         let (was, is) = (old.applied(), new.applied());
         let same = old.text() == new.text() && (was.down, &was.barred) == (is.down, &is.barred);
         if difference.is_empty() && same {
@@ -387,7 +390,7 @@ impl Applier {
                 if proved.digest() != text {
                     // Something was set aside, and all was worked out once more.
                     difference = steps(&proved);
-                    plan = planned(&difference, &existing, [old, &proved], by);
+                    plan = planned(&difference, &existing, [old, &proved], asks);
                 }
                 new = proved;
                 plan.warnings = warnings(&new.applied().aside);
@@ -405,7 +408,8 @@ impl Applier {
         let uid = deed.uid.unwrap_or(0);
         let source = match (deed.kind.as_str(), deed.tenants.first()) {
             ("apply", Some(tenant)) => format!("{tenant}:{}", deed.object),
-            ("revoke" | "restore", _) => format!("{} {}", deed.kind, deed.object),
+            ("revoke", _) => format!("revoke {}", deed.object),
+            ("revoke-undone", _) => format!("revoke --undo {}", deed.object),
             _ => new.source().to_owned(),
         };
         let said = deeds::entries(deed, old, &new, &plan);

@@ -22,6 +22,7 @@ mod pages;
 mod patience;
 mod proof;
 mod refuse;
+mod revoked;
 mod routes;
 mod server;
 mod stated;

@@ -1,6 +1,7 @@
 //! What a world is worked out from: the documents, what of them is revoked, and what of
 //! tenants' own is set aside because it does not fit what the provider states.
 
+use crate::revoked;
 use crate::survey::hex;
 use crate::world::{World, now, refused};
 use api::{Aside, Fault, Finding, Where};
@@ -303,8 +304,19 @@ pub fn halves(world: &World, of: Option<&str>) -> Vec<api::Half> {
         policy::halves(spec, &intent.agreements, (of, HALVES), now())
     });
     let halves = halves.into_iter();
+    // Whether another revoked it, or never stated it, a tenant is not told.
+    let lacking = |half: &policy::Half| {
+        let missing = match &half.lacks {
+            Lacks::Offer(service) => Ok(service.as_str()),
+            Lacks::Acceptance => Err((half.tenant.as_str(), half.name.as_str())),
+            Lacks::Time | Lacks::Common => return None,
+        };
+        let asked = of.is_none() || !guard!("half-revoked");
+        asked.then(|| revoked::lacking(world, &half.other, missing))?
+    };
     let told = halves.map(|half| api::Half {
         lacks: match half.lacks {
+            _ if let Some(revoked) = lacking(&half) => revoked.to_string(),
             Lacks::Acceptance => format!("{} does not accept it", half.other),
             Lacks::Offer(service) => format!("{} does not offer it {service}", half.other),
             Lacks::Time => "its time (`until`) is over".into(),

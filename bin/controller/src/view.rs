@@ -111,6 +111,7 @@ pub fn status(status: Status, name: &str) -> Status {
             .filter(|one| one.offerer == name || one.acceptor == name)
             .collect(),
         halves: status.halves,
+        revoked: status.revoked,
         ..Status::default()
     }
 }
@@ -414,6 +415,7 @@ pub fn explanation(explanation: Explanation, name: &str) -> Explanation {
         allowed: !there.is_empty() && there.iter().all(|way| way.allowed),
         there,
         back: explanation.back.into_iter().map(way).collect(),
+        revoked: Vec::new(),
     }
 }
 
@@ -560,6 +562,7 @@ mod tests {
                     ..Way::default()
                 }],
                 back: vec![],
+                revoked: vec![],
             };
             explanation(whole, "red")
         };

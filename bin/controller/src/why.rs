@@ -1,6 +1,6 @@
 //! The verdict of `why`: everything known of an endpoint, joined into plain sentences.
 
-use api::{Compartment, Death, Endpoint, Happening, Recorded, RuleName, Why};
+use api::{Compartment, Death, Endpoint, Happening, Recorded, Revoked, RuleName, Why};
 
 /// What is known, before it is judged.
 pub struct Known {
@@ -22,6 +22,8 @@ pub struct Known {
     pub denials: Vec<(RuleName, u64)>,
     /// Whether its compartment's operator is there.
     pub has_operator: bool,
+    /// What is revoked that concerns its tenant.
+    pub revoked: Vec<Revoked>,
 }
 
 /// Rules that are named for what was denied, at most.
@@ -39,6 +41,7 @@ pub fn judge(known: Known) -> Why {
         last_denials,
         denials,
         has_operator,
+        revoked,
     } = known;
     let name = format!("{}/{}", endpoint.tenant, endpoint.name);
     let mut findings: Vec<(String, String)> = Vec::new();
@@ -135,9 +138,9 @@ pub fn judge(known: Known) -> Why {
                 sentence(&drop.explain),
                 by_rules(&endpoint.tenant, &drop.reason, &last_denials, &denials)
             ),
-            match endpoint.kind.as_str() {
-                "circuits" => advice_of_circuits(&drop.reason),
-                _ => advice_for(&drop.reason),
+            &match endpoint.kind.as_str() {
+                "circuits" => advice_of_circuits(&drop.reason, &revoked),
+                _ => advice_for(&drop.reason, &revoked),
             },
         );
     }
@@ -321,8 +324,8 @@ fn grouped(number: u64) -> String {
 }
 
 /// What a person does where nothing is a packet, and nothing of it can be traced or captured.
-fn advice_of_circuits(reason: &str) -> &'static str {
-    match reason {
+fn advice_of_circuits(reason: &str, revoked: &[Revoked]) -> String {
+    let advice = match reason {
         "no-neighbour" => {
             "is the address right, and applied? An endpoint of packets is reached from circuits beside an interface (`attach: {veth: {circuits: {}}}`) alone, and another tenant's service by UDP too: `bulkhead explain` says which of both"
         }
@@ -335,13 +338,23 @@ fn advice_of_circuits(reason: &str) -> &'static str {
         "unmetered" => {
             "datagrams are not metered: take `rate` or `metered` from that endpoint, or use TCP"
         }
-        other => advice_for(other),
-    }
+        other => return advice_for(other, revoked),
+    };
+    or_revoked(reason, advice, revoked)
+}
+
+/// No way leads to a service that is revoked: then that may be why.
+fn or_revoked(reason: &str, advice: &str, revoked: &[Revoked]) -> String {
+    let of_ways = ["no-route", "no-neighbour", "unknown-mac", "martian"].contains(&reason);
+    let few = revoked.iter().take(MOST_RULES).filter(|_| of_ways);
+    few.fold(advice.to_owned(), |text, one| {
+        format!("{text}; or it went to a service that is no more: {one}")
+    })
 }
 
 /// What a person does about drops for a reason; empty where there is nothing to do.
-fn advice_for(reason: &str) -> &'static str {
-    match reason {
+fn advice_for(reason: &str, revoked: &[Revoked]) -> String {
+    let advice = match reason {
         "socket-kind" => {
             "in an endpoint of circuits there are TCP and UDP; for anything else give it an interface, with circuits beside"
         }
@@ -379,7 +392,8 @@ fn advice_for(reason: &str) -> &'static str {
             "`bulkhead explain A B PROTOCOL PORT` says which rule decides, `bulkhead trace --live --drops` which packets are denied just now"
         }
         _ => "",
-    }
+    };
+    or_revoked(reason, advice, revoked)
 }
 
 #[cfg(test)]
@@ -414,6 +428,7 @@ mod tests {
             last_denials: Vec::new(),
             denials: Vec::new(),
             has_operator: true,
+            revoked: Vec::new(),
         }
     }
 
@@ -512,6 +527,31 @@ mod tests {
             "{:?}",
             why.verdict
         );
+    }
+
+    #[test]
+    fn where_no_way_leads_to_what_is_revoked_it_says_so() {
+        let mut known = known();
+        known.revoked = vec![Revoked {
+            tenant: "shop".into(),
+            name: "db".into(),
+            by: "provider".into(),
+        }];
+        known.endpoint.counters.drops = ["no-route", "queue-full"]
+            .map(|reason| DropCount {
+                reason: reason.into(),
+                frames: 5,
+                ..DropCount::default()
+            })
+            .into();
+        let advice = judge(known).advice;
+        let undo =
+            "shop/db is revoked by the provider of this host: `bulkhead revoke --undo shop/db`";
+        assert!(
+            advice[0].contains("routes") && advice[0].contains(undo),
+            "{advice:?}"
+        );
+        assert!(!advice[1].contains("revoked"), "{advice:?}");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Whether one may talk to another, and what says so.
 
 use crate::fault::Where;
+use crate::state::Revoked;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -14,6 +15,9 @@ pub struct Explanation {
     pub there: Vec<Way>,
     /// The same the other way round: a connection that the second begins.
     pub back: Vec<Way>,
+    /// Where it may not, and no agreement leads there: offers and acceptances of theirs that are revoked. To a tenant its own.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub revoked: Vec<Revoked>,
 }
 
 /// How a first packet would fare.

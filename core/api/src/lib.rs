@@ -19,7 +19,7 @@ pub use flows::{Circuit, Flow, Flows, RuleCount, RuleName, Rules};
 pub use live::{DropCount, EndpointRates, Happening, Sample};
 pub use state::{
     Agreement, Aside, Compartment, Death, Endpoint, Half, HistoryEntry, Limit, Operator, Recorded,
-    Status, Tenant, Uplink, Vlan, Why,
+    Revoked, Status, Tenant, Uplink, Vlan, Why,
 };
 pub use tenants::{Audit, AuditCheck, AuditEntry, NewToken, Token, Tokens};
 pub use trace::{Names, Passage, Step, Traced, Traces};

@@ -40,6 +40,35 @@ pub struct Status {
     /// Offers and acceptances that no live agreement is made of, the first hundred.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub halves: Vec<Half>,
+    /// Offers and acceptances that count as not stated, the first hundred.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub revoked: Vec<Revoked>,
+}
+
+/// An offer or an acceptance that was revoked: whatever its document says, it counts as not stated.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct Revoked {
+    /// Whose it is.
+    pub tenant: String,
+    /// Its name there.
+    pub name: String,
+    /// By whom: `provider`, who alone takes that back, or `tenant`.
+    pub by: String,
+}
+
+impl core::fmt::Display for Revoked {
+    fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let (tenant, name) = (&self.tenant, &self.name);
+        let (by, whose) = match self.by.as_str() {
+            "provider" => ("the provider of this host", " (the provider's alone)"),
+            _ => ("its tenant", ""),
+        };
+        write!(
+            out,
+            "{tenant}/{name} is revoked by {by}: `bulkhead revoke --undo {tenant}/{name}`{whose} takes that back"
+        )
+    }
 }
 
 /// An offer or an acceptance that no live agreement is made of.

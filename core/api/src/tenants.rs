@@ -61,7 +61,7 @@ pub struct AuditEntry {
     /// Whom it concerns.
     pub tenants: Vec<String>,
     /// `apply`, `down`, `token-created`, `token-revoked`, `capture`, `release`, `revoke`,
-    /// `restore`, `circuit-cut`, `refused`, `shared`, `ended`, `cut` (what the log itself has
+    /// `revoke-undone`, `circuit-cut`, `refused`, `shared`, `ended`, `cut` (what the log itself has
     /// dropped).
     pub kind: String,
     /// On what.

@@ -1,6 +1,6 @@
 //! `explain`: whether one may talk to another, and what says so.
 
-use super::as_json;
+use super::{FEW, as_json};
 use crate::args::Explain;
 use crate::client::{Client, encoded};
 use crate::exit::{Exit, Trouble};
@@ -72,6 +72,9 @@ fn rendered(asked: &Explain, answer: &Explanation) -> String {
                 let _ = writeln!(out, "  {note}");
             }
         }
+    }
+    for revoked in answer.revoked.iter().take(FEW) {
+        let _ = writeln!(out, "  {revoked}");
     }
     out
 }
@@ -209,6 +212,11 @@ mod tests {
                 ..Way::default()
             }],
             back: vec![],
+            revoked: vec![api::Revoked {
+                tenant: "red".into(),
+                name: "db".into(),
+                by: "tenant".into(),
+            }],
         };
         let shown = rendered(&asked, &answer);
         for part in [
@@ -216,7 +224,7 @@ mod tests {
             "from blue/x v4  deny  rule r",
             "the service red/db (tag 0), which does not offer that port",
             "there it is one of 10.9.0.0/28 to",
-            "red/db1 to blue/app1, tcp 22: no way: nothing joins the two\n",
+            "red/db1 to blue/app1, tcp 22: no way: nothing joins the two\n  red/db is revoked by its tenant: `bulkhead revoke --undo red/db` takes that back\n",
         ] {
             assert!(shown.contains(part), "{part}: {shown}");
         }
@@ -265,6 +273,7 @@ mod tests {
                 ..Way::default()
             }],
             back: vec![],
+            revoked: vec![],
         };
         let shown = rendered(&asked, &half);
         for part in [

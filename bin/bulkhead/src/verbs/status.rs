@@ -145,6 +145,12 @@ fn rendered_status(status: &Status) -> String {
         );
     }
     out.push_str(&halves(&status.halves));
+    for revoked in status.revoked.iter().take(FEW) {
+        let _ = writeln!(out, "{revoked}");
+    }
+    if status.revoked.len() > FEW {
+        let _ = writeln!(out, "and more that are revoked (`--json`)");
+    }
     if !status.uplinks.is_empty() {
         let mut table = Table::new(&["UPLINK", "INTERFACE", ">IN", ">OUT", "BY"]);
         for uplink in &status.uplinks {
@@ -433,6 +439,21 @@ mod tests {
         );
         status.halves.push(half(7));
         assert!(rendered_status(&status).contains("\nand more that are none"));
+        let revoked = |n: usize| api::Revoked {
+            tenant: "red".into(),
+            name: format!("db{n}"),
+            by: "provider".into(),
+        };
+        status.revoked = (0..FEW).map(revoked).collect();
+        let told =
+            "\nred/db0 is revoked by the provider of this host: `bulkhead revoke --undo red/db0`";
+        let shown = rendered_status(&status);
+        assert!(
+            shown.contains(told) && !shown.contains("more that are revoked"),
+            "{shown}"
+        );
+        status.revoked.push(revoked(FEW));
+        assert!(rendered_status(&status).contains("\nand more that are revoked"));
     }
 
     #[test]

@@ -196,7 +196,7 @@ pub fn settled(
         "not-found",
         Whose::User,
         none,
-        "`bulkhead rules TENANT` lists those that there are",
+        "see the tenant's document, and in `bulkhead status` what is revoked",
     ))
 }
 

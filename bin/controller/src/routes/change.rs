@@ -176,7 +176,7 @@ pub async fn revoke(
     let mut applier = server.applier.turn(rank).await;
     let applied = tokio::spawn(async move {
         let _place = place;
-        let kind = if undo { "restore" } else { "revoke" };
+        let kind = if undo { "revoke-undone" } else { "revoke" };
         let mut deed = by.deed(kind, format!("{tenant}/{name}"));
         deed.tenants = vec![tenant.clone()];
         let wanted = Wanted::Revoke {

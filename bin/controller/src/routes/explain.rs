@@ -2,9 +2,11 @@
 
 use crate::caller::Viewer;
 use crate::refuse::Failure;
+use crate::revoked::concerning;
 use crate::server::{Server, no_endpoint};
 use crate::view;
-use api::{Explanation, Fault, Judgement, Translation, Way, Where, Whose};
+use crate::world::World;
+use api::{Explanation, Fault, Judgement, Revoked, Translation, Way, Where, Whose};
 use axum::Json;
 use axum::extract::{Query, State};
 use guard::guard;
@@ -89,10 +91,36 @@ pub async fn explain(
     }
     let there = &explanation.there;
     explanation.allowed = !there.is_empty() && there.iter().all(|way| way.allowed);
-    Ok(Json(match viewer.tenant() {
+    let by_service = explanation.there.iter().any(|way| way.service.is_some());
+    let revoked = match explanation.allowed || by_service {
+        false => revoked_between(&world, &asked, viewer.tenant()),
+        true => Vec::new(),
+    };
+    let explanation = match viewer.tenant() {
         Some(name) => view::explanation(explanation, name),
         None => explanation,
+    };
+    Ok(Json(Explanation {
+        revoked,
+        ..explanation
     }))
+}
+
+/// What of whom it is asked about is revoked, as far as `viewer` is told.
+fn revoked_between(world: &World, asked: &Asked, viewer: Option<&str>) -> Vec<Revoked> {
+    let mut tenants = [&asked.from, &asked.to]
+        .into_iter()
+        .filter_map(|word| Some(word.split_once('/')?.0));
+    let (first, second) = (tenants.next(), tenants.next());
+    let Some(first) = first.filter(|_| first != second) else {
+        return Vec::new();
+    };
+    let mut all = concerning(world, first, viewer);
+    if let Some(second) = second {
+        let others = concerning(world, second, viewer);
+        all.retain(|one| others.contains(one));
+    }
+    all
 }
 
 /// A tenant asks about its own endpoints: one at least, and no other tenant's.

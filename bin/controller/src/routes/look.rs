@@ -5,6 +5,7 @@ use crate::flows;
 use crate::metrics;
 use crate::names::Names;
 use crate::refuse::Failure;
+use crate::revoked::{concerning, revoked};
 use crate::server::{Server, no_endpoint};
 use crate::stated::halves;
 use crate::survey::{Survey, hex};
@@ -58,6 +59,7 @@ pub async fn status(viewer: Viewer, State(server): From) -> Json<Status> {
         uplinks: survey.uplinks(&world),
         agreements: agreements(&world),
         halves: halves(&world, viewer.tenant()),
+        revoked: revoked(&world, viewer.tenant()),
         fabric,
     };
     Json(match viewer.tenant() {
@@ -141,6 +143,7 @@ pub async fn why(
         last_denials: last_denials(&world, &survey, &names, &endpoint),
         denials: denials(&world, &survey, &names, &endpoint),
         has_operator: compartment.operator.pid != 0,
+        revoked: concerning(&world, &tenant, viewer.tenant()),
         compartment,
         endpoint,
     };
@@ -172,6 +175,7 @@ pub async fn why(
                 .collect(),
             endpoint: view::endpoint(known.endpoint),
             has_operator: known.has_operator,
+            revoked: known.revoked,
         };
         // Of two that differ only that they do is told.
         let differ = known.compartment.epoch != known.compartment.alleged_epoch;

@@ -335,6 +335,114 @@ async fn what_the_provider_revoked_the_tenant_does_not_take_back() {
 }
 
 #[tokio::test]
+async fn what_is_revoked_is_listed_and_given_as_the_reason() {
+    const ALONE: &str = "self-managed: {endpoints: 4}";
+    let rig = Rig::new().await;
+    rig.provide(&host(ALONE, "")).await;
+    let (blue, lender) = (rig.token("blue").await.text, rig.token("lender").await.text);
+    rig.apply_as(&lender, LENDER).await;
+    let own = BLUE.replace("    routes: [{to: 198.51.100.0/24, via: outside}]\n", "");
+    let own = own.replace(
+        "    policy:",
+        "    accepts: [{name: lent, from: lender, service: db, as: [10.1.200.10]}]\n    policy:",
+    );
+    rig.apply_as(&blue, &own).await;
+    let status = async |token: Option<&str>| -> Status {
+        match token {
+            Some(token) => rig.good_as(token, "GET", "/v1/status", "").await,
+            None => rig.good("GET", "/v1/status", "").await,
+        }
+    };
+    let lines =
+        |of: &Status| -> Vec<String> { of.revoked.iter().map(|it| it.to_string()).collect() };
+    let asked = "/v1/explain?from=blue/e0&to=10.1.200.10&protocol=tcp&port=5432";
+    for (token, key, by, half, generic) in [
+        (
+            &lender,
+            "lender/db",
+            "its tenant",
+            "blue/lent",
+            "lender does not offer it db",
+        ),
+        (
+            &blue,
+            "blue/lent",
+            "its tenant",
+            "lender/db",
+            "blue does not accept it",
+        ),
+        (
+            &lender,
+            "lender/db",
+            "the provider of this host",
+            "blue/lent",
+            "lender does not offer it db",
+        ),
+        (
+            &blue,
+            "blue/lent",
+            "the provider of this host",
+            "lender/db",
+            "blue does not accept it",
+        ),
+    ] {
+        let path = format!("/v1/revoke/{key}");
+        let applied: Applied = match by {
+            "its tenant" => rig.good_as(token, "POST", &path, "").await,
+            _ => rig.good("POST", &path, "").await,
+        };
+        let begin = format!("{key} is revoked by {by}: `bulkhead revoke --undo {key}`");
+        let told = status(None).await;
+        assert!(
+            lines(&told).len() == 1 && lines(&told)[0].starts_with(&begin),
+            "{:?}",
+            told.revoked
+        );
+        let halves = |of: &[api::Half]| -> Vec<String> {
+            of.iter()
+                .map(|it| format!("{}/{}: {}", it.tenant, it.name, it.lacks))
+                .collect()
+        };
+        assert!(
+            halves(&told.halves)[0].starts_with(&format!("{half}: {begin}")),
+            "{:?}",
+            told.halves
+        );
+        let plan: api::Plan = rig
+            .good("POST", "/v1/plan?file=h.yaml", &host(ALONE, ""))
+            .await;
+        assert_eq!(plan.halves, told.halves);
+        // A tenant is told of its own; of what another revoked, that it is not there.
+        let (owner, other) = match key {
+            "blue/lent" => (&blue, &lender),
+            _ => (&lender, &blue),
+        };
+        assert_eq!(lines(&status(Some(owner)).await), lines(&told));
+        let others = status(Some(other)).await;
+        assert_eq!(
+            (lines(&others), halves(&others.halves)),
+            (vec![], vec![format!("{half}: {generic}")])
+        );
+        assert_eq!(applied.plan.halves.len(), usize::from(by != "its tenant"));
+        for asked in [asked, "/v1/explain?from=lender/db1&to=blue/e0"] {
+            let explained: api::Explanation = rig.good("GET", asked, "").await;
+            assert_eq!(explained.revoked, told.revoked, "{:?}", explained.there);
+        }
+        let explained: api::Explanation = rig.good_as(&blue, "GET", asked, "").await;
+        assert_eq!(explained.revoked.len(), usize::from(key == "blue/lent"));
+        let back = format!("{path}?undo=true");
+        let _: Applied = rig.good("POST", &back, "").await;
+        let after = status(None).await;
+        assert_eq!((lines(&after), after.halves), (vec![], vec![]));
+        assert_eq!(after.history[0].source, format!("revoke --undo {key}"));
+        let explained: api::Explanation = rig.good("GET", asked, "").await;
+        assert!(!explained.there.is_empty() && explained.revoked.is_empty());
+    }
+    let (_, fault) = rig.bad("POST", "/v1/revoke/lender/bd", "").await;
+    assert!(fault.help.contains("`bulkhead status`"), "{fault}");
+}
+
+#[tokio::test]
 async fn an_entry_says_what_was_changed_whatever_others_call_their_files() {
     let rig = Rig::new().await;
     let many: String = (0..170)

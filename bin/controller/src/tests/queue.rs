@@ -122,7 +122,8 @@ impl Rig {
     async fn changes(&self) -> Vec<String> {
         let audit: Audit = self.good("GET", "/v1/audit", "").await;
         let entries = audit.entries.into_iter();
-        let own = entries.filter(|one| ["apply", "revoke", "restore"].contains(&one.kind.as_str()));
+        let own =
+            entries.filter(|one| ["apply", "revoke", "revoke-undone"].contains(&one.kind.as_str()));
         own.map(|one| {
             format!(
                 "{} {}",
