@@ -104,8 +104,13 @@ impl Endpoint {
         let Attach::Circuits(circuits) = self.attach() else {
             return false;
         };
+        circuits.metered() || self.limits_circuits()
+    }
+    /// Whether its circuits have a rate.
+    pub fn limits_circuits(&self) -> bool {
         let limits = self.rate.iter().flat_map(|rate| [&rate.from, &rate.to]);
-        circuits.metered() || limits.flatten().any(|limit| limit.bits.is_some())
+        let any = limits.flatten().any(|limit| limit.bits.is_some());
+        any && matches!(self.attach(), Attach::Circuits(_))
     }
 }
 

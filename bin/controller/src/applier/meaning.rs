@@ -1,17 +1,18 @@
 //! What a change means for who runs now, where no step says so: agreements that begin and end, memory that tenants come to
-//! share, endpoints that are cut off, circuits that end for a rate.
+//! share, endpoints that are cut off, circuits that end for a rate, an address or a rule.
 
 use crate::deeds;
 use crate::world::World;
 use api::Change;
 use policy::Agreement;
-use spec::{Endpoint, State};
+use spec::{Attach, Endpoint, State, Tenant};
 use std::collections::BTreeMap;
 
 /// All of it, for people.
 pub(super) fn meaning(old: &World, new: &World) -> Vec<Change> {
     let mut all = agreements(old, new);
     all.extend(endpoints(old, new));
+    all.extend(rules(old, new));
     all
 }
 
@@ -73,11 +74,21 @@ fn agreements(old: &World, new: &World) -> Vec<Change> {
     told
 }
 
-/// An endpoint's own word, or that its circuits are counted for a rate.
+/// What of an endpoint means something for its programs.
 struct Stands {
     state: State,
-    metered: bool,
-    circuits: bool,
+    /// Circuits alone, and how they are counted.
+    meter: Option<Meter>,
+    /// Of circuits alone: beside an interface other addresses are another port, which says so.
+    addresses: Vec<String>,
+}
+
+/// What is asked of its circuits' bytes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Meter {
+    Uncounted,
+    Counted,
+    Rate,
 }
 
 fn endpoints(old: &World, new: &World) -> Vec<Change> {
@@ -87,7 +98,9 @@ fn endpoints(old: &World, new: &World) -> Vec<Change> {
             .into_iter()
             .flat_map(|(spec, ..)| &spec.tenants);
         let each = tenants.flat_map(|tenant| {
-            let named = |it: &Endpoint| format!("endpoint {}/{}", tenant.name.value, it.name.value);
+            let of = tenant.name.value.as_str();
+            let named = move |it: &Endpoint| format!("endpoint {of}/{}", it.name.value);
+            let stands = move |it: &Endpoint| stands(world, of, it);
             tenant
                 .endpoints
                 .iter()
@@ -108,21 +121,96 @@ fn endpoints(old: &World, new: &World) -> Vec<Change> {
             };
             told.push(change("change", name.clone(), reason.into()));
         }
-        if was.circuits && now.circuits && was.metered != now.metered {
-            let reason = match now.metered {
-                true => "its circuits are metered from now on: those that are not end",
-                false => "its circuits are not metered any more",
-            };
+        let gone: Vec<&str> = (was.addresses.iter())
+            .filter(|it| !now.addresses.contains(it))
+            .map(String::as_str)
+            .collect();
+        if let (Some(_), false) = (now.meter, gone.is_empty()) {
+            let reason = format!(
+                "is no more at {}: its circuits by that end",
+                gone.join(", ")
+            );
+            told.push(change("change", name.clone(), reason));
+        }
+        if let (Some(was), Some(now)) = (was.meter, now.meter)
+            && let Some(reason) = metered(was, now)
+        {
             told.push(change("change", name, reason.into()));
         }
     }
     told
 }
 
-fn stands(endpoint: &Endpoint) -> Stands {
+fn stands(world: &World, tenant: &str, endpoint: &Endpoint) -> Stands {
+    let alone = matches!(endpoint.attach(), Attach::Circuits(_));
+    let addresses = world.endpoint(tenant, endpoint.name.as_str());
+    let addresses = addresses.filter(|_| alone).map(|it| it.addresses.clone());
     Stands {
         state: endpoint.state.map_or(State::Open, |state| state.value),
-        metered: endpoint.is_metered(),
-        circuits: endpoint.attach().circuits().is_some(),
+        meter: alone.then(|| match endpoint.is_metered() {
+            _ if endpoint.limits_circuits() => Meter::Rate,
+            true => Meter::Counted,
+            false => Meter::Uncounted,
+        }),
+        addresses: addresses.unwrap_or_default(),
     }
+}
+
+/// How a circuit is carried is settled when it begins: only past a rate none goes on.
+fn metered(was: Meter, now: Meter) -> Option<&'static str> {
+    match (was, now) {
+        (Meter::Uncounted, Meter::Counted) => {
+            Some("circuits that begin from now on are metered: those that are not go on uncounted")
+        }
+        (Meter::Uncounted | Meter::Counted, Meter::Rate) => {
+            Some("its circuits have a rate from now on: those that are not metered end")
+        }
+        (Meter::Rate, Meter::Counted) => {
+            Some("its circuits have no rate any more, and are metered all the same")
+        }
+        (Meter::Counted | Meter::Rate, Meter::Uncounted) => {
+            Some("circuits that begin from now on are not metered")
+        }
+        _ => None,
+    }
+}
+
+/// Tenants with circuits whose rules are others: which circuits that ends only their operators know.
+fn rules(old: &World, new: &World) -> Vec<Change> {
+    let (Some((was, ..)), Some((is, ..))) = (old.made(), new.made()) else {
+        return Vec::new();
+    };
+    let guarded = was.guardrails != is.guardrails;
+    let before: BTreeMap<&str, &Tenant> = (was.tenants.iter())
+        .map(|tenant| (tenant.name.as_str(), tenant))
+        .collect();
+    let mut told = Vec::new();
+    for tenant in &is.tenants {
+        let has = |of: &Tenant| {
+            of.endpoints
+                .iter()
+                .any(|it| it.attach().circuits().is_some())
+        };
+        let both = before.get(tenant.name.as_str()).copied();
+        let Some(before) = both.filter(|before| has(before) && has(tenant)) else {
+            continue;
+        };
+        if guarded || decides(before) != decides(tenant) {
+            let reason = "circuits of its endpoints that they allow no longer end";
+            let object = format!("rules of {}", tenant.name.value);
+            told.push(change("change", object, reason.into()));
+        }
+    }
+    told
+}
+
+/// All that a tenant's rules are made of, whom they mean included.
+fn decides(tenant: &Tenant) -> impl PartialEq {
+    let policy = tenant.policy.as_ref();
+    let labels = tenant.endpoints.iter();
+    let labels = labels.map(|it| (it.name.value.clone(), it.labels.clone()));
+    (
+        policy.map(|policy| (policy.default, policy.rules.clone())),
+        labels.collect::<BTreeMap<_, _>>(),
+    )
 }

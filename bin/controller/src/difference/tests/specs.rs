@@ -449,8 +449,7 @@ tenants:
         "{name: app, subnet: lan,",
         "{name: app, subnet: lan, rate: {from: 1mbit},",
     );
-    let metered =
-        "change endpoint blue/app: its circuits are metered from now on: those that are not end";
+    let metered = "change endpoint blue/app: its circuits have a rate from now on: those that are not metered end";
     assert!(
         means(&limited).contains(&metered.to_owned()),
         "{:?}",
@@ -473,4 +472,93 @@ tenants:
         "{:?}",
         told(AGREED)
     );
+}
+
+/// Whoever runs programs there is told which of their circuits end, and of no others.
+#[test]
+fn which_circuits_end_by_a_change_is_told() {
+    const APP: &str = "{name: app, subnet: lan, addresses: [10.1.1.11], attach: circuits}";
+    const OPEN: &str = "{rules: [{name: db, action: allow, to: {endpoint: app}}]}";
+    let text = |app: &str, policy: &str| {
+        format!(
+            "version: 1\ntenants:\n  - name: red\n    subnets: [{{name: lan, prefixes: [10.1.1.0/24]}}]\n    \
+             endpoints: [{app}, {{name: peer, subnet: lan, attach: fifo}}]\n    policy: {policy}\n"
+        )
+    };
+    let means = |before: &str, after: &str| -> Vec<String> {
+        let old = made(before, &World::default());
+        let new = made(after, &old);
+        let plan =
+            crate::applier::planned(&between(&old, &new), &existing(&old), [&old, &new], None);
+        let all = plan.changes.iter().filter(|it| it.action == "change");
+        all.map(|it| format!("{}: {}", it.object, it.reason))
+            .collect()
+    };
+    let base = text(APP, OPEN);
+    assert!(means(&base, &base).is_empty());
+    // An address that goes, and one that only comes.
+    let moved = text(&APP.replace(".11", ".15"), OPEN);
+    assert_eq!(
+        means(&base, &moved),
+        ["endpoint red/app: is no more at 10.1.1.11: its circuits by that end"]
+    );
+    let fifo = |text: &str| text.replace("attach: circuits", "attach: fifo");
+    assert!(means(&fifo(&base), &fifo(&moved)).is_empty());
+    // Rules, what holds without one, whom they mean, and what the host forbids.
+    let ends = ["rules of red: circuits of its endpoints that they allow no longer end"];
+    let denied = text(APP, &OPEN.replace("allow", "deny"));
+    let default = text(APP, "{default: deny}");
+    let labelled = text(&APP.replace("attach", "labels: {tier: a}, attach"), OPEN);
+    let guarded = base.replace(
+        "tenants:",
+        "guardrails: [{name: mail, action: deny, protocol: tcp, ports: [25]}]\ntenants:",
+    );
+    for other in [&denied, &default, &labelled, &guarded] {
+        assert_eq!(means(&base, other), ends, "{other}");
+        assert!(means(&fifo(&base), &fifo(other)).is_empty(), "{other}");
+    }
+    // How circuits are counted.
+    let none = base.clone();
+    let metered = text(
+        &APP.replace("attach: circuits", "attach: {circuits: {metered: on}}"),
+        OPEN,
+    );
+    let rate = text(&APP.replace("attach", "rate: {from: 1mbit}, attach"), OPEN);
+    let faster = rate.replace("1mbit", "2mbit");
+    for (before, after, told) in [
+        (
+            &none,
+            &metered,
+            "circuits that begin from now on are metered: those that are not go on uncounted",
+        ),
+        (
+            &none,
+            &rate,
+            "its circuits have a rate from now on: those that are not metered end",
+        ),
+        (
+            &metered,
+            &rate,
+            "its circuits have a rate from now on: those that are not metered end",
+        ),
+        (
+            &rate,
+            &metered,
+            "its circuits have no rate any more, and are metered all the same",
+        ),
+        (
+            &metered,
+            &none,
+            "circuits that begin from now on are not metered",
+        ),
+        (
+            &rate,
+            &none,
+            "circuits that begin from now on are not metered",
+        ),
+    ] {
+        let line = format!("endpoint red/app: {told}");
+        assert_eq!(means(before, after), [line]);
+    }
+    assert!(means(&rate, &faster).is_empty());
 }
