@@ -26,7 +26,7 @@ pub struct Cli {
 }
 
 const EXITS: &str = "Exit codes: 0 done, 1 failed, 2 wrong usage or a spec with errors, 3 the daemon is not running, \
-4 not allowed, 5 this host cannot keep Bulkhead's promises (doctor), 6 the answer is no (explain, trace).";
+4 not allowed, 5 this host cannot keep Bulkhead's promises (doctor), 6 the answer is no (explain, trace, audit --check).";
 
 /// The verbs.
 #[derive(Debug, Subcommand)]
@@ -94,7 +94,9 @@ pub enum Verb {
     /// that begin meanwhile go by the meter, and are TCP connections here; of those that were there
     /// before it is said which are not seen.
     Capture(Capture),
-    /// What happens, as it happens: deaths, restarts, quarantines, applies
+    /// What happens, as it happens: deaths of switches and proxies, restarts, quarantines, applies
+    ///
+    /// An operator of circuits that dies is none: `status` counts those that came after another.
     Events(Events),
     /// Lift the quarantine of an endpoint, of a compartment, or of what killed the fabric
     Release(Release),

@@ -335,7 +335,7 @@ fn while_somebody_captures_circuits_are_metered_and_afterwards_not() {
         .unwrap()
         .to_owned();
     let mut capture = Capture::of(&scene, &["--endpoint", "red/web"]);
-    let told = format!("not seen, for they began before: 1 circuits\n  {id}  10.1.1.11:");
+    let told = format!("not seen, for they began before: 1 circuit\n  {id}  10.1.1.11:");
     assert!(
         scene
             .instance
@@ -516,7 +516,7 @@ fn a_tenant_captures_its_own_circuits_and_nobody_elses() {
     drop(follow);
     // Its own, of which it is told without the ids by which circuits are cut.
     let mut own = Capture::begin(&scene, &["--endpoint", "red/app"], Some(&red));
-    let told = "not seen, for they began before: 1 circuits\n  10.1.1.11:";
+    let told = "not seen, for they began before: 1 circuit\n  10.1.1.11:";
     assert!(
         scene
             .instance

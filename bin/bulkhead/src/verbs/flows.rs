@@ -41,8 +41,13 @@ fn rendered_unseen(flows: &Flows) -> String {
     if !all.is_empty() {
         let _ = writeln!(
             out,
-            "not seen, for they began before: {} circuits",
-            grouped(all.len() as u64)
+            "not seen, for they began before: {} {}",
+            grouped(all.len() as u64),
+            if all.len() == 1 {
+                "circuit"
+            } else {
+                "circuits"
+            }
         );
     }
     for flow in all {

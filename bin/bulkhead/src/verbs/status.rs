@@ -141,7 +141,7 @@ fn rendered_status(status: &Status) -> String {
         let name = &agreement.name;
         let _ = writeln!(
             out,
-            "{name}: programs of both may share memory (`rings: yes` of both)"
+            "{name}: programs of both may share memory (`rings: yes` of both), unless an end is metered"
         );
     }
     out.push_str(&halves(&status.halves));
@@ -313,7 +313,7 @@ fn summary(status: &Status) -> String {
     };
     let lost: u64 = endpoints(status).map(|e| drops(&e.counters)).sum();
     format!(
-        "{}; {}; {} frames dropped",
+        "{}; {}; {} dropped",
         counted(
             "compartment",
             status.compartments.len(),
@@ -326,7 +326,10 @@ fn summary(status: &Status) -> String {
             endpoints(status).filter(|e| speaks(e)).count(),
             "open"
         ),
-        grouped(lost)
+        match lost {
+            1 => "1 frame".to_owned(),
+            many => format!("{} frames", grouped(many)),
+        }
     )
 }
 
@@ -471,6 +474,18 @@ mod tests {
             let said = summary(&status);
             assert!(said.starts_with(told), "{said}");
         }
+        assert!(summary(&status).ends_with("; 0 frames dropped"));
+        let mut endpoint = Endpoint::default();
+        endpoint.counters.drops = vec![api::DropCount {
+            frames: 1,
+            ..api::DropCount::default()
+        }];
+        status.tenants.push(api::Tenant {
+            endpoints: vec![endpoint],
+            ..api::Tenant::default()
+        });
+        let said = summary(&status);
+        assert!(said.ends_with("; 1 frame dropped"), "{said}");
     }
 
     #[test]
