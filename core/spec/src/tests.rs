@@ -251,21 +251,6 @@ classes:
 }
 
 #[test]
-fn what_refers_to_something_is_checked_once_the_form_is_right() {
-    let text = tenant(&format!(
-        "    colour: 1\n    weight: much\n{WEB}\n    endpoints:\n      - {{name: a, subnet: wbe}}\n"
-    ));
-    let codes = |text: &str| -> Vec<&str> {
-        let findings = errors(text).findings;
-        findings.iter().map(|finding| finding.code).collect()
-    };
-    // All of its form; of what refers to something nothing, for that may be what did not read.
-    assert_eq!(codes(&text), ["unknown-key", "value"]);
-    let form = text.replace("    colour: 1\n    weight: much\n", "");
-    assert_eq!(codes(&form), ["missing-reference"]);
-}
-
-#[test]
 fn a_finding_says_file_line_and_column() {
     let errors = errors("version: 1\ntenants:\n  - name: red\n    colour: 1\n");
     let finding = &errors.findings[0];
