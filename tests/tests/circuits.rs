@@ -14,6 +14,8 @@ mod containers;
 mod cpython;
 #[path = "circuits/datagrams.rs"]
 mod datagrams;
+#[path = "circuits/deaf.rs"]
+mod deaf;
 #[path = "circuits/death.rs"]
 mod death;
 #[path = "circuits/held.rs"]

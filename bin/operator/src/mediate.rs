@@ -574,7 +574,7 @@ impl Mediator {
             // It listens no more: who waits there is told.
             Why::Accept | Why::Room if !listens => true,
             Why::Accept => self.table.has_waiting(at) || self.unclaimed.has(at),
-            Why::Room => !self.table.is_full(at),
+            Why::Room => !self.table.is_full(at) || self.waits.is_passed(at, false),
         }
     }
 

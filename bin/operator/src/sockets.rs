@@ -21,10 +21,12 @@ const BACKLOG: i32 = 4096;
 /// the host's net.core.wmem_max allows: what TCP has (net.ipv4.tcp_wmem). A program that writes so much before it
 /// reads would wait for ever with less; and a file that is sent is waited for at every other 64 KiB of what sockets
 /// have by themselves.
-const UNDER_WAY: usize = 2 << 20;
+pub const UNDER_WAY: usize = 2 << 20;
 /// The same of a socket of datagrams, of which the kernel makes twice as much: to a quarter of that who polls it is told
 /// that there is room, and so much UDP keeps for who has not read.
 const DATAGRAMS: usize = 416 << 10;
+/// The same where it may have more: an eighth of that is as much as UDP keeps for one who has not read.
+pub const WIDE_DATAGRAMS: usize = 1 << 20;
 /// Sockets of an endpoint that have as much: what nobody has read is no process's memory, and a host has no bound on
 /// it as on TCP's. Others have what any AF_UNIX socket has.
 const WIDE: u32 = 256;
@@ -62,9 +64,9 @@ pub fn stream(nonblocking: bool) -> Result<Made, Errno> {
 
 /// It may have more under way, where the endpoint has no more than so many others. One that is accepted has it not of its
 /// listener.
-pub fn widens(fd: &OwnedFd, others: u32) -> Result<(), Errno> {
+pub fn widens(fd: &OwnedFd, others: u32, most: usize) -> Result<(), Errno> {
     match others < WIDE || !guard!("circuits-wide") {
-        true => set_socket_send_buffer_size(fd, UNDER_WAY),
+        true => set_socket_send_buffer_size(fd, most),
         false => Ok(()),
     }
 }
@@ -126,24 +128,27 @@ pub fn connects_to_nobody(fd: &OwnedFd, name: [u8; 16]) -> Result<(), Errno> {
 
 /// Whether a socket may have more under way: a quarter of what it may is the kernel's mark.
 pub fn has_room(fd: &impl AsFd) -> bool {
-    let now = Timespec::default();
-    let mut fds = [PollFd::new(fd, PollFlags::OUT)];
-    poll(&mut fds, Some(&now)).is_ok() && fds[0].revents().contains(PollFlags::OUT)
+    is_polled(fd, PollFlags::OUT)
 }
 
-/// Whether a socket has this part (1: all, 4: a quarter) of what it may have under way also with so many bytes more, and what the
-/// kernel's own take: no more than as much again and a page's fourth.
+/// Whether something waits to be read.
+pub fn has_some(fd: &impl AsFd) -> bool {
+    is_polled(fd, PollFlags::IN)
+}
+
+fn is_polled(fd: &impl AsFd, what: PollFlags) -> bool {
+    let mut fds = [PollFd::new(fd, what)];
+    poll(&mut fds, Some(&Timespec::default())).is_ok() && fds[0].revents().contains(what)
+}
+
+/// What a datagram keeps of the kernel's memory until it is read: no more than its bytes twice and a page's fourth.
+pub fn keeps(length: usize) -> usize {
+    2 * length + 1024
+}
+
+/// Whether a socket has this part (1: all, 4: a quarter) of what it may have under way also with so many bytes more.
 pub fn fits(fd: &impl AsFd, length: usize, part: usize) -> bool {
-    under_way(fd).is_some_and(|(now, most)| now + 2 * length + 1024 <= most / part)
-}
-
-/// Whether what others have not read keeps so many bytes more from the quarter to which polls show room. Where these
-/// alone are more than that nothing does.
-pub fn is_crowded(fd: &impl AsFd, length: usize) -> bool {
-    under_way(fd).is_some_and(|(now, most)| {
-        let (more, mark) = (2 * length + 1024, most / 4);
-        now > 0 && more <= mark && now + more > mark
-    })
+    under_way(fd).is_some_and(|(now, most)| now + keeps(length) <= most / part)
 }
 
 /// Whether nothing that was sent by it lies unread anywhere.
@@ -152,7 +157,7 @@ pub fn is_all_read(fd: &impl AsFd) -> bool {
 }
 
 /// Memory of what a socket has under way, and how much that may be.
-fn under_way(fd: &impl AsFd) -> Option<(usize, usize)> {
+pub fn under_way(fd: &impl AsFd) -> Option<(usize, usize)> {
     const MEMINFO: i32 = 55;
     const WORD: usize = size_of::<u32>();
     // SK_MEMINFO_WMEM_ALLOC and SK_MEMINFO_SNDBUF.

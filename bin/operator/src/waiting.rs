@@ -7,6 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::time::Instant;
 
+/// Sockets at which somebody was passed, of both kinds: more than listen.
+const PASSED: usize = 16_384;
+
 /// A call that waits for another's.
 #[derive(Clone, Copy)]
 pub struct Waits {
@@ -53,6 +56,8 @@ pub struct Waiting {
     /// Where a thread waits.
     threads: BTreeMap<u32, Key>,
     next: u64,
+    /// Sockets at which one that could not wait went before those that do, of the tenant's own or (`true`) of another's.
+    passed: BTreeSet<(u64, bool)>,
 }
 
 impl Waiting {
@@ -142,6 +147,23 @@ impl Waiting {
     /// Whether somebody waits at a socket.
     pub fn any_at(&self, at: u64) -> bool {
         !self.whys(at).is_empty()
+    }
+
+    /// One that cannot wait was let in where others wait for room: the first of them is let in as well, before another.
+    pub fn passes(&mut self, at: u64, across: bool) {
+        if self.passed.len() < PASSED && guard!("circuits-passed") {
+            self.passed.insert((at, across));
+        }
+    }
+
+    /// Whether the first who waits is let in as one was that could not wait.
+    pub fn is_passed(&self, at: u64, across: bool) -> bool {
+        self.passed.contains(&(at, across))
+    }
+
+    /// It was let in, or there is room.
+    pub fn catches_up(&mut self, at: u64, across: bool) {
+        self.passed.remove(&(at, across));
     }
 
     /// When the first has waited enough.

@@ -149,6 +149,8 @@ impl Options {
             return Ok(Outcome::Accepted);
         }
         match level {
+            // PEEK_OFF: of TCP's only the newest kernels know it, and a ring's ends look at what has come by MSG_PEEK.
+            SOL_SOCKET if name == 42 && at.kind == Kind::Stream => Err(Errno::EOPNOTSUPP),
             SOL_SOCKET => set_socket(name, value),
             SOL_TCP => set_tcp(name, value),
             SOL_IP => set_ip(name, value),

@@ -109,7 +109,20 @@ pub const CALLS: &[(i64, When)] = &[
             errno: libc::EINVAL,
         },
     ),
+    (libc::SYS_ioctl, IOCTL),
 ];
+
+/// What a file's space is given up by, as file systems of their own began it: FS_IOC_UNRESVSP and FS_IOC_UNRESVSP64, whose
+/// numbers' upper halves are i386's own there.
+const IOCTL: When = When::RefusedWhere {
+    argument: 1,
+    mask: 0xffff,
+    values: &[0x5829, 0x582b],
+    errno: libc::EOPNOTSUPP,
+};
+
+/// ioctl's number of i386.
+const IOCTL_I386: u32 = 54;
 
 /// Advice by which pages of a file leave whoever has them mapped: taken out, or put together to larger ones
 /// (MADV_COLLAPSE, 25).
@@ -215,6 +228,9 @@ pub fn program() -> Vec<Instruction> {
             end(NO_SUCH_CALL),
         ]);
     }
+    let ioctl = body(IOCTL);
+    foreign.push(equal(IOCTL_I386, 0, short(ioctl.len())));
+    foreign.extend(ioctl);
     foreign.push(end(ALLOW));
     // x86_64 is over what follows for the others.
     if let Some(is_x86_64) = program.last_mut() {

@@ -376,6 +376,7 @@ fn nobody_takes_pages_out_of_memory_that_another_has() {
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -392,6 +393,10 @@ int main(void)
     printf(\"%s \", said(syscall(SYS_process_madvise, syscall(SYS_pidfd_open, getpid(), 0), &part, 1L, MADV_REMOVE, 0L)));
     long old;
     __asm__ volatile(\"int $0x80\" : \"=a\"(old) : \"a\"(324), \"b\"(fd), \"c\"(3), \"d\"(0), \"S\"(0), \"D\"(4096) : \"memory\");
+    printf(\"%ld \", old);
+    long long space[6] = { 0, 0, 4096 };
+    printf(\"%s \", said(ioctl(fd, 0x4030582bL, space)));
+    __asm__ volatile(\"int $0x80\" : \"=a\"(old) : \"a\"(54), \"b\"(fd), \"c\"(0x402c582b), \"d\"(0) : \"memory\");
     printf(\"%ld %d \", old, at[0]);
     printf(\"%s \", said(fallocate(fd, 0, 0, 8192)));
     printf(\"%s\\n\", said(madvise(at, 4096, MADV_DONTNEED)));
@@ -400,5 +405,8 @@ int main(void)
     let scene = Scene::of(OPEN);
     scene.compile("takes", TAKES);
     let said = scene.says("app", "{f}/takes");
-    assert_eq!(said, "EOPNOTSUPP EINVAL EINVAL -38 7 done done\n");
+    assert_eq!(
+        said,
+        "EOPNOTSUPP EINVAL EINVAL -38 EOPNOTSUPP -95 7 done done\n"
+    );
 }

@@ -254,6 +254,20 @@ impl Mediator {
         asked.is_some_and(|asked| asked == address || !guard!("circuits-unheard"))
     }
 
+    /// One that could not wait was let in beyond a listener's backlog.
+    pub(super) fn passes(&mut self, at: u64) {
+        let mut awaited = self.crossings.awaited();
+        let across = awaited.any(|(_, it)| it == at);
+        drop(awaited);
+        let own = self.waits.first(at, Why::Room).is_some();
+        for (waits, across) in [(own, false), (across, true)] {
+            if waits {
+                self.waits.passes(at, across);
+                self.table.stir(at);
+            }
+        }
+    }
+
     /// Connects a socket to whoever listens there, if it may.
     pub(super) fn reach(
         &mut self,
@@ -309,10 +323,12 @@ impl Mediator {
                 why: Why::Room,
             };
             // Who must not wait is let in beyond the backlog: it could not be told later that it
-            // is connected.
+            // is connected. Whoever waits is then, too, in its turn.
+            let waits_for_room = !call.is_nonblocking()?;
             let more = match listener.full {
                 false => 0,
-                true if call.is_nonblocking()? => BEYOND_BACKLOG,
+                true if !waits_for_room => BEYOND_BACKLOG,
+                true if self.waits.is_passed(listener.cookie, false) => BEYOND_BACKLOG,
                 true => return Ok(waits),
             };
             // By what it comes to the listener: a meter's connection is another.
@@ -329,9 +345,16 @@ impl Mediator {
             };
             let queued = self.table.enqueue_beyond(listener.cookie, pending, more);
             match queued {
-                // Its endpoint has as many that wait as it may.
-                Err(circuit::Errno::ENOBUFS) if !call.is_nonblocking()? => return Ok(waits),
+                // Its endpoint has as many that wait as it may, or the listener beyond its backlog.
+                Err(circuit::Errno::ENOBUFS | circuit::Errno::EAGAIN) if waits_for_room => {
+                    return Ok(waits);
+                }
                 queued => queued.map_err(number)?,
+            }
+            match waits_for_room {
+                true => self.waits.catches_up(listener.cookie, false),
+                false if more > 0 => self.passes(listener.cookie),
+                false => {}
             }
             self.table.link(cookie, self.id_of(to));
             if far.is_some() && guard!("circuits-waits-as") {

@@ -85,7 +85,9 @@ impl Mediator {
                 .collect();
             let is_ready = |it: &(u16, u64)| {
                 self.beats();
-                !tried.contains(it) && !self.is_full(it.1, it.0, 0) && self.has_places(it.0, it.1)
+                let more = self.beyond(it.1, true);
+                let is_full = self.is_full(it.1, it.0, more);
+                !tried.contains(it) && !is_full && self.has_places(it.0, it.1)
             };
             let ready: BTreeSet<_> = awaited.into_iter().filter(is_ready).collect();
             if ready.is_empty() {
@@ -119,6 +121,15 @@ impl Mediator {
         let waiting = self.table.waiting_by(listener, tag);
         let waiting = waiting + self.unclaimed.count(|at, _| at == listener);
         waiting > (backlog as usize).saturating_add(more)
+    }
+
+    /// How many more than its backlog a listener has for one by an agreement: who waits has as many as one of its tenant's
+    /// own that could not, in its turn.
+    fn beyond(&self, at: u64, waits: bool) -> usize {
+        match waits && !self.waits.is_passed(at, true) {
+            true => 0,
+            false => BEYOND_BACKLOG,
+        }
     }
 
     /// Whether one more by an agreement may have a place at a listening socket.
@@ -176,10 +187,7 @@ impl Mediator {
         let at = listener.cookie;
         let many = !self.has_places(tag, at);
         // Who must not wait is let in beyond the backlog, as those of the tenant's own are.
-        let more = match body.waits {
-            0 => BEYOND_BACKLOG,
-            _ => 0,
-        };
+        let more = self.beyond(at, body.waits != 0);
         if self.is_full(at, tag, more) || many {
             return Err(Why::Full(at));
         }
@@ -203,10 +211,16 @@ impl Mediator {
         }
         self.room_at_meter(carrier, (ELSEWHERE, tag), NO_ADDRESS)
             .map_err(not)?;
+        let is_beyond = self.is_full(at, tag, 0);
         match self.table.enqueue_beyond(at, pending, more) {
             Ok(()) => {}
             Err(circuit::Errno::EAGAIN | circuit::Errno::ENOBUFS) => return Err(Why::Full(at)),
             Err(errno) => return Err(not(number(errno))),
+        }
+        match body.waits {
+            0 if is_beyond => self.passes(at),
+            0 => {}
+            _ => self.waits.catches_up(at, true),
         }
         self.crossings.keep(tag, body.id, at);
         Ok(())

@@ -75,8 +75,12 @@ impl Mediator {
             crossing: 0,
             relayed: true,
         };
+        let is_beyond = self.table.is_full(body.at);
         let queued = self.table.enqueue_beyond(body.at, pending, BEYOND_BACKLOG);
         queued.map_err(number)?;
+        if is_beyond {
+            self.passes(body.at);
+        }
         self.write();
         if let Err(errno) = sockets::connects(&made.fd, name) {
             let _ = self.table.withdraw(body.at, made.cookie);

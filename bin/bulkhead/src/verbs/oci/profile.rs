@@ -36,7 +36,7 @@ enum Is {
 type Part = Vec<(u64, Is)>;
 
 /// The calls' names, as libseccomp has them.
-const NAMES: [(i64, &str); 24] = [
+const NAMES: [(i64, &str); 25] = [
     (libc::SYS_sendto, "sendto"),
     (libc::SYS_recvfrom, "recvfrom"),
     (libc::SYS_sendmsg, "sendmsg"),
@@ -61,6 +61,7 @@ const NAMES: [(i64, &str); 24] = [
     (libc::SYS_fallocate, "fallocate"),
     (libc::SYS_madvise, "madvise"),
     (libc::SYS_process_madvise, "process_madvise"),
+    (libc::SYS_ioctl, "ioctl"),
 ];
 
 /// The profile (none: everything is permitted) with what circuits need, and their listener.

@@ -1,6 +1,6 @@
 //! Datagrams that go by the operator, both ways.
 
-use super::datagrams::{TRIES, Taken, WAYS, hash};
+use super::datagrams::{TRIES, Taken, hash};
 use super::*;
 use crate::msghdr::{Came as Received, LONGEST, Message, hops, packet_info};
 use circuit::{Options, Socket, Way};
@@ -12,6 +12,8 @@ const BATCH_BYTES: usize = 1 << 20;
 /// The longest that is received: what a program sends by itself to whom it is connected may be
 /// longer than UDP's.
 const ROOM: usize = 256 << 10;
+/// Who hears all has this part of a sender's own socket: others' have theirs of the rest ([`super::sent`]).
+const OF_ALL: usize = 16;
 
 impl Mediator {
     pub(in crate::mediate) fn send(
@@ -103,44 +105,31 @@ impl Mediator {
         data: &[u8],
         tells: bool,
     ) -> Result<(), Errno> {
-        let mut freed = false;
+        let owner = self.table.socket(cookie).map_or(to, Socket::endpoint);
         for _ in 0..TRIES {
             let Some(receiver) = self.table.find_receiver(to, way, hash(way)) else {
                 break;
             };
             let hears = self.table.socket(receiver.cookie);
             let hears_all = hears.is_some_and(|it| it.way().is_none()) && guard!("circuits-drains");
-            // Its program may poll it for room before it sends to others: a quarter. Who hears all has half of that here,
-            // so that there is some where those that hear it alone have read.
-            let crowded = || sockets::is_crowded(fd, data.len());
-            if !hears_all && crowded() && guard!("circuits-drains-early") {
-                if !std::mem::replace(&mut freed, true) {
-                    self.free_room(cookie, fd, data.len());
-                }
-                // Of those that are left in the list nobody knows where they are: they are sent nothing meanwhile.
-                let is_left = self.datagrams.ways.contains_key(&(cookie, receiver.cookie));
-                if is_left && crowded() {
-                    self.finds_no_room(cookie, 1);
-                    return Ok(());
-                }
+            if !hears_all && !self.has_part((cookie, fd), (to, receiver.cookie), data.len()) {
+                self.finds_no_room(cookie, 1);
+                return Ok(());
             }
-            let sent = match hears_all && !sockets::fits(fd, data.len(), 8) {
-                true => self.by_spare(cookie, data, receiver.name),
+            let sent = match hears_all && !sockets::fits(fd, data.len(), OF_ALL) {
+                true => self.by_spare((cookie, to), data, receiver.name),
                 false => sockets::sends(fd, data, receiver.name),
             };
             match sent {
                 Ok(()) => {
-                    let ways = &mut self.datagrams.ways;
-                    if ways.len() >= WAYS {
-                        ways.clear();
-                    }
-                    let sent = ways.entry((cookie, receiver.cookie)).or_insert((*way, 0));
-                    *sent = (*way, sent.1.saturating_add(1));
+                    let keeps = if hears_all {
+                        0
+                    } else {
+                        sockets::keeps(data.len())
+                    };
+                    let pair = (cookie, receiver.cookie);
+                    self.datagrams.sent.sends(pair, [owner, to], *way, keeps);
                     return Ok(());
-                }
-                Err(Errno::AGAIN) if !hears_all && !freed && !sockets::has_room(fd) => {
-                    freed = true;
-                    self.free_room(cookie, fd, data.len());
                 }
                 Err(Errno::CONNREFUSED | Errno::NOENT) => self.lost(receiver.cookie),
                 Err(Errno::PIPE) if self.datagrams.shut.contains(&cookie) => {
@@ -323,12 +312,8 @@ impl Mediator {
             let (local, remote) = (NOBODY, receiver.local());
             return Way { local, remote };
         };
-        let last = self
-            .datagrams
-            .ways
-            .get(&(sender.cookie(), receiver.cookie()));
-        self.table
-            .way_between(sender, receiver, last.map(|(way, _)| *way))
+        let last = self.datagrams.sent.way(sender.cookie(), receiver.cookie());
+        self.table.way_between(sender, receiver, last)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::gone::Gone;
 use super::late::Late;
+use super::sent::Sent;
 use super::spares::Spares;
 use super::*;
 use crate::mediate::acts::leaving;
@@ -16,8 +17,6 @@ use std::time::{Duration, Instant};
 /// an answer that goes on (RFC 4787, REQ-5): they may answer.
 const ASKED: usize = 64;
 const ANSWERS: Duration = Duration::from_secs(300);
-/// Ways of what was sent, and sockets that are gone, that are remembered to tell of them.
-pub(in crate::mediate) const WAYS: usize = 8192;
 /// Sockets with datagrams of calls that a signal ended, and such datagrams of one.
 const UNHEARD: usize = 64;
 /// Bytes of all that is kept so.
@@ -47,8 +46,7 @@ pub(in crate::mediate) struct Datagrams {
     pub(in crate::mediate) receivers: Receivers,
     pub(in crate::mediate) epoch: u64,
     judged: BTreeMap<u64, BTreeMap<Way, Judged>>,
-    /// The way of what a receiver was last sent by a sender, and how much since it was looked at.
-    pub(in crate::mediate) ways: BTreeMap<(u64, u64), (Way, u32)>,
+    pub(in crate::mediate) sent: Sent,
     pub(in crate::mediate) gone: Gone,
     pub(in crate::mediate) spares: Spares,
     /// Connected to a port at which something changed, of this endpoint, and not yet linked anew.
@@ -120,8 +118,7 @@ impl Datagrams {
         self.judged
             .retain(|cookie, _| live.contains(cookie) || gone.contains(cookie));
         self.unheard.retain(|cookie, _| live.contains(cookie));
-        // What a socket sent before its end may still be read.
-        self.ways.retain(|(_, receiver), _| live.contains(receiver));
+        self.sent.retain(live);
     }
 
     /// It is where it is to be.
@@ -164,7 +161,10 @@ impl Mediator {
         let made = sockets::datagram(nonblock, name)?;
         let created = self.table.create_datagram(made.cookie, slot, family, name);
         created.map_err(number)?;
-        *self.counts.entry(slot).or_default() += 1;
+        let count = self.counts.entry(slot).or_default();
+        // Where it is refused it has what it had.
+        let _ = sockets::widens(&made.fd, *count, sockets::WIDE_DATAGRAMS);
+        *count += 1;
         Ok(Came::Datagram(made, closes))
     }
 

@@ -1,17 +1,19 @@
 //! Datagrams of senders that have no room: what lies unread is counted against who sent it, and a
 //! few who do not read would keep a sender from everybody else. To who hears everybody it is sent
-//! by one of a few sockets more that the sender has here, until these have no room either; who hears
+//! by one of a few sockets more that the sender has here for each endpoint, until these have no room either; who hears
 //! the sender alone loses what waits there, and nobody else's is there.
 
+use super::sent::Room;
 use super::*;
-use circuit::Way;
 use std::collections::VecDeque;
 
 /// Such sockets whose datagrams may still wait somewhere, of all senders.
 const SPARES: usize = 16_384;
-/// Those that are open, of one sender and of all endpoints: each has as much under way as a socket may.
-const OPEN: usize = 4;
+/// Those that are open, of one sender to one endpoint and of all: each has as much under way as a socket may.
+const OPEN: usize = 2;
 const OPEN_ALL: usize = 256;
+/// Receivers that are looked for, to find room.
+const LOOKS: usize = 256;
 
 /// Of which sender each is.
 #[derive(Default)]
@@ -19,8 +21,8 @@ pub(in crate::mediate) struct Spares {
     by_name: BTreeMap<[u8; 16], u64>,
     /// Each sender's, the oldest first.
     of: BTreeMap<u64, VecDeque<[u8; 16]>>,
-    /// Each sender's that are open, and its endpoint, also once it is gone.
-    open: BTreeMap<u64, (u32, Vec<OwnedFd>)>,
+    /// Each sender's that are open to an endpoint, and its own endpoint, also once it is gone.
+    open: BTreeMap<(u64, u32), (u32, Vec<OwnedFd>)>,
 }
 
 impl Spares {
@@ -43,7 +45,7 @@ impl Spares {
 
     /// Those are closed of which nothing waits anywhere, or whose sender is gone.
     fn close_idle(&mut self, is_known: impl Fn(u64) -> bool) {
-        self.open.retain(|sender, (_, fds)| {
+        self.open.retain(|(sender, _), (_, fds)| {
             fds.retain(|fd| !sockets::is_all_read(fd));
             !fds.is_empty() && is_known(*sender)
         });
@@ -51,15 +53,25 @@ impl Spares {
 
     /// An endpoint is gone.
     pub(in crate::mediate) fn closes(&mut self, slot: u32) {
-        self.open.retain(|_, (of, _)| *of != slot);
+        self.open
+            .retain(|(_, to), (of, _)| ![*to, *of].contains(&slot));
     }
 
-    /// Open ones of an endpoint, and of all.
-    fn count(&self, slot: u32) -> (usize, usize) {
-        let all = self.open.values();
-        let own = all.clone().filter(|(of, _)| *of == slot);
-        let many = |(_, fds): &(u32, Vec<OwnedFd>)| fds.len();
-        (own.map(many).sum(), all.map(many).sum())
+    /// Whether an endpoint's senders have as many open as they leave to others', or of these to one endpoint as many as
+    /// to all others.
+    fn is_full(&self, slot: u32, to: u32) -> bool {
+        let (mut own, mut pair, mut all) = (0, 0, 0);
+        for ((_, at), (of, fds)) in &self.open {
+            all += fds.len();
+            own += if *of == slot { fds.len() } else { 0 };
+            pair += if (*of, *at) == (slot, to) {
+                fds.len()
+            } else {
+                0
+            };
+        }
+        let is_all = own >= OPEN_ALL.saturating_sub(all) && guard!("circuits-spares-own");
+        is_all || pair >= (OPEN_ALL / 2).saturating_sub(own) && guard!("circuits-spares-pair")
     }
 
     /// Nothing is known of other senders any more.
@@ -70,15 +82,15 @@ impl Spares {
 }
 
 impl Mediator {
-    /// Sends a datagram from a socket of this process to who has this name.
+    /// Sends a datagram from a socket of this process to who has this name, at this endpoint.
     pub(in crate::mediate) fn by_spare(
         &mut self,
-        sender: u64,
+        (sender, at): (u64, u32),
         data: &[u8],
         to: [u8; 16],
     ) -> Result<(), Errno> {
         let spares = &mut self.datagrams.spares;
-        let own = spares.open.get(&sender).map(|(_, fds)| fds);
+        let own = spares.open.get(&(sender, at)).map(|(_, fds)| fds);
         let fits = |fd: &&OwnedFd| sockets::fits(fd, data.len(), 1);
         if let Some(fd) = own.and_then(|own| own.iter().find(fits)) {
             return sockets::sends(fd, data, to);
@@ -88,64 +100,96 @@ impl Mediator {
         let slot = table
             .socket(sender)
             .map_or(u32::MAX, circuit::Socket::endpoint);
-        // An endpoint has as many as there is room for others.
-        let is_full = |spares: &Spares| {
-            let (own, all) = spares.count(slot);
-            own >= OPEN_ALL.saturating_sub(all) && guard!("circuits-spares-own")
-        };
-        if is_full(spares) {
+        if spares.is_full(slot, at) {
             spares.close_idle(|sender| table.socket(sender).is_some());
         }
-        if (has >= OPEN || is_full(spares)) && guard!("circuits-spares") {
+        if (has >= OPEN || spares.is_full(slot, at)) && guard!("circuits-spares") {
             return Err(Errno::AGAIN);
         }
         let name = secret()?;
         let spare = sockets::datagram(true, name)?;
         sockets::sends(&spare.fd, data, to)?;
         spares.insert(sender, name);
-        let (_, open) = spares.open.entry(sender).or_insert((slot, Vec::new()));
+        let (_, open) = spares
+            .open
+            .entry((sender, at))
+            .or_insert((slot, Vec::new()));
         open.push(spare.fd);
         Ok(())
     }
 
-    /// All that a socket may have under way lies unread: who hears it alone and was sent most
-    /// loses what waits there, one after another until there is room for so many bytes, or that takes too long. Who is not
-    /// found stays in the list. Bound: [`super::datagrams::WAYS`].
-    pub(in crate::mediate) fn free_room(&mut self, cookie: u64, fd: &OwnedFd, length: usize) {
-        let hears_it_alone = |receiver: u64, way: &Way| {
-            let back = self.table.socket(receiver).and_then(circuit::Socket::way);
-            back.is_some_and(|back| back.remote == way.local) || !guard!("circuits-drains-own")
+    /// Whether there is room for what is sent to who hears this sender alone: its endpoint has its part. Where that is
+    /// taken, it is asked who has read; and if others' is, who was silent for longest loses what waits there, until there
+    /// is room. Nobody knows of who is not found. Bound: so many are looked for at a time.
+    pub(in crate::mediate) fn has_part(
+        &mut self,
+        (cookie, fd): (u64, &OwnedFd),
+        (to, receiver): (u32, u64),
+        length: usize,
+    ) -> bool {
+        let more = sockets::keeps(length);
+        let may = |this: &mut Mediator| {
+            sockets::under_way(fd).is_none_or(|(now, most)| {
+                this.datagrams
+                    .sent
+                    .may(cookie, to, Room { now, most }, more)
+            })
         };
-        let sent = self.datagrams.ways.range((cookie, 0)..=(cookie, u64::MAX));
-        let mut most: Vec<(u32, u64)> = sent
-            .filter(|(key, (way, _))| hears_it_alone(key.1, way))
-            .map(|(key, (_, count))| (*count, key.1))
-            .collect();
-        most.sort_unstable();
-        let since = Instant::now();
-        for (_, receiver) in most.into_iter().rev() {
-            if circuits::is_enough(since.elapsed()) {
-                return;
-            }
-            let found = match self.table.socket(receiver) {
-                Some(socket) => self.at_place(socket).map(|at| (socket.endpoint(), at)),
-                None => {
-                    self.datagrams.ways.remove(&(cookie, receiver));
-                    continue;
-                }
-            };
-            if let Some((endpoint, at)) = found {
-                // Its program may read there, and have this wait.
-                self.touches(endpoint);
-                let drained = sockets::drains(&at);
-                self.touched();
-                self.finds_no_room(cookie, drained);
-                self.datagrams.ways.remove(&(cookie, receiver));
-            }
-            if sockets::has_room(fd) && !sockets::is_crowded(fd, length) {
-                return;
+        if may(self) {
+            return true;
+        }
+        let all = self.datagrams.sent.receivers(cookie, to);
+        let own = all.into_iter().filter(|it| *it != receiver);
+        for own in std::iter::once(receiver).chain(own).take(LOOKS) {
+            if self.has_read(cookie, own, false) && may(self) {
+                return true;
             }
         }
+        let mut looks = 0;
+        for endpoint in self.datagrams.sent.endpoints(cookie) {
+            for other in self.datagrams.sent.receivers(cookie, endpoint) {
+                if other == receiver {
+                    continue;
+                }
+                if looks >= LOOKS {
+                    return false;
+                }
+                looks += 1;
+                if self.has_read(cookie, other, true) && may(self) {
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    /// Whether nothing lies at a receiver: all is read, or lost now if it `loses`.
+    fn has_read(&mut self, sender: u64, receiver: u64, loses: bool) -> bool {
+        let found = self.table.socket(receiver).copied();
+        let Some(socket) = found else {
+            self.datagrams.sent.is_read(sender, receiver);
+            return true;
+        };
+        let Some(fd) = self.at_place(&socket) else {
+            self.datagrams.sent.misses(sender, receiver);
+            return false;
+        };
+        // Connected elsewhere by now: what lies there is another's.
+        let way = self.datagrams.sent.way(sender, receiver);
+        let hears_it = |(back, way): (circuit::Way, circuit::Way)| back.remote == way.local;
+        let hears_it = socket.way().zip(way).is_some_and(hears_it);
+        if (hears_it || !guard!("circuits-drains-own")) && sockets::has_some(&fd) {
+            if !loses {
+                return false;
+            }
+            // Its program may read there, and have this wait.
+            self.touches(socket.endpoint());
+            let drained = sockets::drains(&fd);
+            self.touched();
+            self.finds_no_room(sender, drained);
+        }
+        self.datagrams.sent.is_read(sender, receiver);
+        true
     }
 }
 
@@ -186,20 +230,25 @@ mod tests {
         mediator.table = Table::new(LIMITS, vec![own, own]);
         let data = vec![7; 50_000];
         let mut kept = Vec::new();
-        let mut sends = |mediator: &mut Mediator, sender, endpoint| {
+        // Each sender to another endpoint: of what goes to one there are not as many.
+        let mut sends = |mediator: &mut Mediator, sender: u64, endpoint| {
             let made = secret().unwrap();
             let table = &mut mediator.table;
             let family = circuit::Family::V4;
             let _ = table.create_datagram(sender, endpoint, family, made);
             let name = secret().unwrap();
             kept.push(sockets::datagram(true, name).unwrap());
-            mediator.by_spare(sender, &data, name)
+            mediator.by_spare((sender, sender as u32), &data, name)
         };
         // So much each that it needs all of what one sender may have.
         let came = (0..2000).filter(|n| sends(&mut mediator, 1 + n % 100, 0).is_ok());
         assert!(came.count() >= OPEN_ALL / 2);
-        let open = |mediator: &Mediator| -> usize { mediator.datagrams.spares.count(0).1 };
-        assert_eq!(open(&mediator), OPEN_ALL / 2);
+        let open = |mediator: &Mediator| -> usize {
+            let all = mediator.datagrams.spares.open.values();
+            all.map(|(_, fds)| fds.len()).sum()
+        };
+        // The last of them would be a second one to an endpoint.
+        assert!((OPEN_ALL / 2 - 1..=OPEN_ALL / 2).contains(&open(&mediator)));
         assert_eq!(sends(&mut mediator, 5000, 1), Ok(()));
         assert_eq!(sends(&mut mediator, 101, 0), Err(Errno::AGAIN));
         // Who closes what it sends by has no more for that.
@@ -232,7 +281,7 @@ mod tests {
             .map(|_| {
                 let name = secret().unwrap();
                 let receiver = sockets::datagram(true, name).unwrap();
-                match mediator.by_spare(1, &data, name) {
+                match mediator.by_spare((1, 7), &data, name) {
                     Ok(()) => came[0] += 1,
                     Err(errno) => {
                         assert_eq!(errno, Errno::AGAIN);
@@ -245,14 +294,40 @@ mod tests {
         assert!(came[0] >= OPEN && came[1] > 0, "{came:?}");
         let spares = &mediator.datagrams.spares;
         assert_eq!(
-            (spares.open[&1].1.len(), spares.by_name.len()),
+            (spares.open[&(1, 7)].1.len(), spares.by_name.len()),
             (OPEN, OPEN)
         );
         // What is read makes room, for the same sockets.
         drop(receivers);
         let name = secret().unwrap();
         let _receiver = sockets::datagram(true, name).unwrap();
-        assert_eq!(mediator.by_spare(1, &data, name), Ok(()));
+        assert_eq!(mediator.by_spare((1, 7), &data, name), Ok(()));
         assert_eq!(mediator.datagrams.spares.by_name.len(), OPEN);
+    }
+
+    /// However many of an endpoint's read nothing, of however many senders: others are sent to.
+    #[test]
+    fn an_endpoint_that_reads_nothing_takes_a_part_of_what_senders_have() {
+        let mut mediator = Mediator::default();
+        let own = Addresses::new(&[]).unwrap();
+        mediator.table = Table::new(LIMITS, vec![own, own]);
+        let data = vec![7; 50_000];
+        let mut kept = Vec::new();
+        for sender in 1..=200 {
+            let family = circuit::Family::V4;
+            let name = secret().unwrap();
+            let made = mediator.table.create_datagram(sender, 0, family, name);
+            made.unwrap();
+        }
+        let mut sends = |sender, at| {
+            let name = secret().unwrap();
+            kept.push(sockets::datagram(true, name).unwrap());
+            mediator.by_spare((sender, at), &data, name).is_ok()
+        };
+        for n in 0..4000 {
+            sends(1 + n % 200, 7);
+        }
+        assert!(!sends(1, 7));
+        assert!((1..=30).all(|sender| sends(sender, 8)));
     }
 }

@@ -1,0 +1,299 @@
+//! What lies unread of each sender at those that hear it alone. AF_UNIX has the sender pay for that, so the endpoint
+//! that does not read has a part of the sender's room, as large as what it leaves to others.
+
+use circuit::Way;
+use guard::guard;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+/// Pairs of sender and receiver of which something is known.
+const PAIRS: usize = 8192;
+/// Who is not found where it was seen is not looked for again for so long.
+const MISSED: Duration = Duration::from_secs(1);
+
+/// Of all senders.
+#[derive(Default)]
+pub(in crate::mediate) struct Sent {
+    pairs: BTreeMap<(u64, u64), Pair>,
+    senders: BTreeMap<u64, Sender>,
+    /// The pairs of each endpoint's senders, the one that was used least lately first.
+    of: BTreeMap<u32, BTreeMap<u64, (u64, u64)>>,
+    next: u64,
+}
+
+/// What is known of a sender and a receiver.
+struct Pair {
+    way: Way,
+    /// The sender's endpoint, and the receiver's.
+    ends: [u32; 2],
+    /// Bytes of the kernel's memory that lie there at most, and since when nothing lay anywhere.
+    lies: usize,
+    round: u64,
+    last: u64,
+    missed: Option<Instant>,
+}
+
+/// Bytes that lie at each endpoint's at most, since nothing lay anywhere.
+#[derive(Default)]
+struct Sender {
+    at: BTreeMap<u32, usize>,
+    round: u64,
+}
+
+/// A sender's room: bytes that lie unread, and how many may.
+#[derive(Clone, Copy)]
+pub(in crate::mediate) struct Room {
+    pub(in crate::mediate) now: usize,
+    pub(in crate::mediate) most: usize,
+}
+
+impl Sent {
+    /// The way of what a receiver was last sent by a sender.
+    pub(in crate::mediate) fn way(&self, sender: u64, receiver: u64) -> Option<Way> {
+        self.pairs.get(&(sender, receiver)).map(|it| it.way)
+    }
+
+    /// One more was sent, which keeps so many bytes; none of who hears everybody.
+    pub(in crate::mediate) fn sends(
+        &mut self,
+        (sender, receiver): (u64, u64),
+        ends: [u32; 2],
+        way: Way,
+        keeps: usize,
+    ) {
+        let known = self.senders.entry(sender).or_default();
+        let round = known.round;
+        let at = known.at.entry(ends[1]).or_default();
+        *at = at.saturating_add(keeps);
+        let before = self.remove((sender, receiver));
+        let lay = before.filter(|it| it.round == round && it.ends == ends);
+        self.next += 1;
+        let pair = Pair {
+            way,
+            ends,
+            lies: lay.map_or(0, |it| it.lies).saturating_add(keeps),
+            round,
+            last: self.next,
+            missed: None,
+        };
+        self.makes_room(ends[0]);
+        let of = self.of.entry(ends[0]).or_default();
+        of.insert(pair.last, (sender, receiver));
+        self.pairs.insert((sender, receiver), pair);
+    }
+
+    /// An endpoint's senders have as many pairs as they leave to others'. What lies at a forgotten one's still counts.
+    fn makes_room(&mut self, endpoint: u32) {
+        let (all, own) = (self.pairs.len(), self.of.get(&endpoint));
+        if own.is_some_and(|own| own.len() >= PAIRS.saturating_sub(all))
+            && guard!("circuits-pairs-own")
+            && let Some((_, key)) = own.and_then(|own| own.first_key_value())
+        {
+            self.remove(*key);
+        }
+    }
+
+    fn remove(&mut self, key: (u64, u64)) -> Option<Pair> {
+        let pair = self.pairs.remove(&key)?;
+        if let Some(of) = self.of.get_mut(&pair.ends[0]) {
+            of.remove(&pair.last);
+            if of.is_empty() {
+                self.of.remove(&pair.ends[0]);
+            }
+        }
+        Some(pair)
+    }
+
+    /// Whether an endpoint's may be sent so many bytes more: a quarter of the room, up to which polls show some, is for
+    /// all, and who has something there keeps as much for others as it takes.
+    pub(in crate::mediate) fn may(
+        &mut self,
+        sender: u64,
+        endpoint: u32,
+        room: Room,
+        more: usize,
+    ) -> bool {
+        let Some(known) = self.senders.get_mut(&sender) else {
+            return true;
+        };
+        if room.now == 0 {
+            known.round += 1;
+            known.at.clear();
+            return true;
+        }
+        let lies = match known.at.get_mut(&endpoint) {
+            Some(lies) => {
+                *lies = room.now.min(*lies);
+                *lies
+            }
+            None => 0,
+        };
+        let left = (room.most / 4).saturating_sub(room.now - lies);
+        let own = match lies {
+            0 => left,
+            _ => left / 2,
+        };
+        lies.saturating_add(more) <= own || !guard!("circuits-part")
+    }
+
+    /// Nothing lies at a receiver.
+    pub(in crate::mediate) fn is_read(&mut self, sender: u64, receiver: u64) {
+        let Some(pair) = self.pairs.get_mut(&(sender, receiver)) else {
+            return;
+        };
+        let lay = std::mem::take(&mut pair.lies);
+        if let Some(known) = self.senders.get_mut(&sender)
+            && known.round == pair.round
+            && let Some(at) = known.at.get_mut(&pair.ends[1])
+        {
+            *at = at.saturating_sub(lay);
+        }
+    }
+
+    /// A receiver is not where it was seen.
+    pub(in crate::mediate) fn misses(&mut self, sender: u64, receiver: u64) {
+        if let Some(pair) = self.pairs.get_mut(&(sender, receiver)) {
+            pair.missed = Some(Instant::now());
+        }
+    }
+
+    /// The receivers at which something may lie, of an endpoint, who was sent something last the last.
+    pub(in crate::mediate) fn receivers(&self, sender: u64, endpoint: u32) -> Vec<u64> {
+        let round = self.senders.get(&sender).map(|it| it.round);
+        let is_one = |it: &Pair| {
+            let is_missed = it.missed.is_some_and(|at| at.elapsed() < MISSED);
+            let is_there = it.ends[1] == endpoint && it.lies > 0 && Some(it.round) == round;
+            is_there && !(is_missed && guard!("circuits-missed"))
+        };
+        let all = self.pairs.range((sender, 0)..=(sender, u64::MAX));
+        let all = all.filter(|(_, it)| is_one(it));
+        let mut all: Vec<(u64, u64)> = all.map(|(key, it)| (it.last, key.1)).collect();
+        all.sort_unstable();
+        all.into_iter().map(|(_, receiver)| receiver).collect()
+    }
+
+    /// The endpoints at which something lies of a sender, where most lies first.
+    pub(in crate::mediate) fn endpoints(&self, sender: u64) -> Vec<u32> {
+        let all = self.senders.get(&sender).into_iter().flat_map(|it| &it.at);
+        let mut all: Vec<(usize, u32)> = all.map(|(at, lies)| (*lies, *at)).collect();
+        all.sort_unstable();
+        all.into_iter().rev().map(|(_, at)| at).collect()
+    }
+
+    /// Of other receivers nothing more is known. What a socket sent before its end may still be read.
+    pub(in crate::mediate) fn retain(&mut self, live: &BTreeSet<u64>) {
+        let gone = self.pairs.keys().filter(|it| !live.contains(&it.1));
+        for key in gone.copied().collect::<Vec<_>>() {
+            self.is_read(key.0, key.1);
+            self.remove(key);
+        }
+        self.senders.retain(|sender, _| live.contains(sender));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use circuit::Endpoint;
+
+    const WAY: Way = {
+        let ip = [0; 16];
+        let end = Endpoint { ip, port: 7 };
+        Way {
+            local: end,
+            remote: end,
+        }
+    };
+    const MOST: usize = 4 << 20;
+    const MARK: usize = MOST / 4;
+
+    fn room(now: usize) -> Room {
+        Room { now, most: MOST }
+    }
+
+    /// Sends to new receivers of an endpoint for as long as that may be; how many bytes lie there then.
+    fn fills(sent: &mut Sent, endpoint: u32, mut now: usize) -> usize {
+        let before = now;
+        for receiver in 0..10_000 {
+            if !sent.may(1, endpoint, room(now), 2000) {
+                break;
+            }
+            let receiver = u64::from(endpoint) * 100_000 + receiver;
+            sent.sends((1, receiver), [0, endpoint], WAY, 2000);
+            now += 2000;
+        }
+        now - before
+    }
+
+    /// However many endpoints' programs read nothing, there is room for another's, and for polls.
+    #[test]
+    fn who_reads_nothing_leaves_as_much_as_it_takes() {
+        let mut sent = Sent::default();
+        let mut now = 0;
+        for endpoint in 1..=6 {
+            let lies = fills(&mut sent, endpoint, now);
+            let part = (MARK - now) / 2;
+            assert!(
+                lies <= part && lies + 4000 > part,
+                "{endpoint}: {lies} of {part}"
+            );
+            now += lies;
+        }
+        assert!(now < MARK && sent.may(1, 9, room(now), 2000));
+        // Whoever reads has as much again, and of what lies at others' nothing is its own.
+        for receiver in sent.receivers(1, 1) {
+            sent.is_read(1, receiver);
+        }
+        now -= MARK / 2;
+        assert!(fills(&mut sent, 1, now) > MARK / 4);
+        assert_eq!(sent.endpoints(1)[0], 1);
+    }
+
+    #[test]
+    fn what_is_read_is_known_of_once_nothing_lies_anywhere() {
+        let mut sent = Sent::default();
+        let lies = fills(&mut sent, 1, 0);
+        assert!(!sent.may(1, 1, room(lies), 2000));
+        // Less lies than was sent: that much at most is this endpoint's.
+        assert!(sent.may(1, 1, room(2000), 2000));
+        assert!(sent.may(1, 1, room(0), 2000));
+        assert!(sent.receivers(1, 1).is_empty());
+        assert!(fills(&mut sent, 1, 0) > 0);
+    }
+
+    /// Who was sent something last is asked last, and who is not found not at once again.
+    #[test]
+    fn those_that_are_silent_for_longest_come_first() {
+        let mut sent = Sent::default();
+        for receiver in [5, 3, 4, 5] {
+            sent.sends((1, receiver), [0, 2], WAY, 100);
+        }
+        sent.sends((1, 8), [0, 2], WAY, 0);
+        sent.sends((1, 9), [0, 3], WAY, 100);
+        assert_eq!(sent.receivers(1, 2), [3, 4, 5]);
+        sent.misses(1, 3);
+        assert_eq!(sent.receivers(1, 2), [4, 5]);
+        sent.is_read(1, 4);
+        assert_eq!(sent.receivers(1, 2), [5]);
+        assert_eq!(sent.endpoints(1), [2, 3]);
+        sent.retain(&BTreeSet::from([1, 9]));
+        assert!(sent.receivers(1, 2).is_empty());
+        assert_eq!((sent.way(1, 5), sent.way(1, 9)), (None, Some(WAY)));
+        assert_eq!((sent.pairs.len(), sent.of[&0].len()), (1, 1));
+    }
+
+    /// One endpoint's senders have others' know nothing less, and what lies at those that it forgets still counts.
+    #[test]
+    fn pairs_are_bounded_and_each_endpoint_forgets_its_own() {
+        let mut sent = Sent::default();
+        sent.sends((1, 1), [7, 7], WAY, 10);
+        for receiver in 0..20_000 {
+            sent.sends((2, receiver), [8, 9], WAY, 10);
+        }
+        assert_eq!(sent.way(1, 1), Some(WAY));
+        assert!(sent.pairs.len() <= PAIRS && sent.way(2, 19_999).is_some());
+        assert_eq!(sent.senders[&2].at[&9], 200_000);
+        let of: usize = sent.of.values().map(BTreeMap::len).sum();
+        assert_eq!(of, sent.pairs.len());
+    }
+}

@@ -1,0 +1,124 @@
+//! Who reads nothing, or asks for more than its part, has others of its tenant wait or lose nothing for it.
+
+use crate::scene::{OPEN, Scene};
+
+/// Answers what is asked, or `B20` by so many of a thousand bytes.
+const ANSWERS: &str = "
+import socket
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('10.1.1.10', 53)); s.settimeout(2); print('bound', flush=True)
+while True:
+    try: came, who = s.recvfrom(65536)
+    except TimeoutError: continue
+    try:
+        for part in [bytes(1000)] * int(came[1:]) if came[:1] == b'B' else [came]: s.sendto(part, who)
+    except TimeoutError: print('no room', flush=True)
+";
+/// Asks once by each of so many sockets, or (`hides`) by a child's, whose parent has closed them; or (`alone`) by one that hears all.
+const DEAF: &str = "
+import os, socket, sys, time
+how, many, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+made = lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+all, at = [made() for _ in range(1 if how == 'alone' else many)], ('10.1.1.10', 53)
+for s in all if how != 'alone' else []: s.connect(at)
+if how == 'hides':
+    if os.fork(): 
+        for s in all: s.close()
+        os.wait()
+    time.sleep(0.3)
+for n in range(many if how == 'alone' else 1):
+    for s in all:
+        s.send(bytes(size)) if how != 'alone' else s.sendto(bytes(size), at)
+        time.sleep(0.002)
+print('said', flush=True); time.sleep(100)
+";
+const BURSTS: &str = "
+import socket, sys, time
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(0.5)
+if sys.argv[1] == 'connected': s.connect(('10.1.1.10', 53))
+came = []
+for n in range(8):
+    s.sendto(b'B20', ('10.1.1.10', 53)); time.sleep(0.05)
+    try:
+        for n in range(20): s.recv(2000)
+    except TimeoutError: pass
+    else: came.append(n)
+print(len(came))
+";
+
+fn heard_beside(how: &str) {
+    let scene = Scene::of(OPEN);
+    for (name, text) in [
+        ("answers.py", ANSWERS),
+        ("deaf.py", DEAF),
+        ("bursts.py", BURSTS),
+    ] {
+        scene.file(name, text);
+    }
+    let server = scene.start("web", "exec python3 {f}/answers.py", "bound");
+    let _deaf = scene.start("app", &format!("exec python3 {{f}}/deaf.py {how}"), "said");
+    for kind in ["connected", "not"] {
+        let said = scene.says("few", &format!("python3 {{f}}/bursts.py {kind}"));
+        let whole: u32 = said.trim().parse().unwrap();
+        assert!(whole >= 7, "{kind}: {whole} of 8; {}", server.out());
+    }
+}
+
+#[test]
+fn hundreds_that_read_nothing_take_nothing_from_who_reads() {
+    heard_beside("shows 400 1000");
+}
+
+#[test]
+fn nor_do_those_that_nobody_finds() {
+    heard_beside("hides 60 60000");
+}
+
+#[test]
+fn nor_does_one_that_hears_everybody() {
+    heard_beside("alone 500 3000");
+}
+
+/// Who cannot wait is let in beyond a listener's backlog, over and over; who waits there has its turns.
+#[test]
+fn who_waits_for_room_is_let_in_beside_those_that_do_not_wait() {
+    const FLOOD: &str = "
+#include <arpa/inet.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <sys/socket.h>
+#include <unistd.h>
+static void *floods(void *unused)
+{
+    struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons(80) };
+    inet_pton(AF_INET, \"10.1.1.10\", &to.sin_addr);
+    for (;;) {
+        int s = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+        if (s >= 0) { connect(s, (void *)&to, sizeof to); close(s); }
+    }
+    return unused;
+}
+int main(void)
+{
+    pthread_t all[8];
+    for (int n = 0; n < 8; n++) pthread_create(&all[n], 0, floods, 0);
+    puts(\"floods\"); fflush(stdout); pause();
+}
+";
+    const SERVES: &str = "
+import socket
+s = socket.socket(); s.bind(('10.1.1.10', 80)); s.listen(16); print('listens', flush=True)
+while True: s.accept()[0].close()
+";
+    let scene = Scene::of(OPEN);
+    scene.compile("floods", FLOOD);
+    scene.file("serves.py", SERVES);
+    let _server = scene.start("web", "exec python3 {f}/serves.py", "listens");
+    let flood = scene.start("app", "exec {f}/floods", "floods");
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    let line = "timeout 60 python3 -c \"
+import socket
+for n in range(5): socket.create_connection(('10.1.1.10', 80)).close()
+print('well')\"";
+    assert_eq!(scene.says("few", line), "well\n");
+    drop(flood);
+}
