@@ -17,16 +17,13 @@ use std::time::Duration;
 
 /// Connections that wait for an accept, in the kernel's queue.
 const BACKLOG: i32 = 4096;
-/// Bytes that a stream socket has under way at most are twice this, the kernel's own cost of each included, where
+/// Bytes that a socket has under way at most are twice this, the kernel's own cost of each included, where
 /// the host's net.core.wmem_max allows: what TCP has (net.ipv4.tcp_wmem). A program that writes so much before it
 /// reads would wait for ever with less; and a file that is sent is waited for at every other 64 KiB of what sockets
 /// have by themselves.
-pub const UNDER_WAY: usize = 2 << 20;
-/// The same of a socket of datagrams, of which the kernel makes twice as much: to a quarter of that who polls it is told
-/// that there is room, and so much UDP keeps for who has not read.
+const UNDER_WAY: usize = 2 << 20;
+/// The same of a socket of datagrams that has no more: to a quarter of it who polls is told that there is room.
 const DATAGRAMS: usize = 416 << 10;
-/// The same where it may have more: an eighth of that is as much as UDP keeps for one who has not read.
-pub const WIDE_DATAGRAMS: usize = 1 << 20;
 /// Sockets of an endpoint that have as much: what nobody has read is no process's memory, and a host has no bound on
 /// it as on TCP's. Others have what any AF_UNIX socket has.
 const WIDE: u32 = 256;
@@ -64,9 +61,9 @@ pub fn stream(nonblocking: bool) -> Result<Made, Errno> {
 
 /// It may have more under way, where the endpoint has no more than so many others. One that is accepted has it not of its
 /// listener.
-pub fn widens(fd: &OwnedFd, others: u32, most: usize) -> Result<(), Errno> {
+pub fn widens(fd: &OwnedFd, others: u32) -> Result<(), Errno> {
     match others < WIDE || !guard!("circuits-wide") {
-        true => set_socket_send_buffer_size(fd, most),
+        true => set_socket_send_buffer_size(fd, UNDER_WAY),
         false => Ok(()),
     }
 }

@@ -528,7 +528,7 @@ impl Mediator {
         if let Some(socket) = self.table.socket(made.cookie) {
             let count = self.counts.entry(socket.endpoint()).or_default();
             // Where it is refused it has what it had.
-            let _ = sockets::widens(&made.fd, *count, sockets::UNDER_WAY);
+            let _ = sockets::widens(&made.fd, *count);
             *count += 1;
         }
     }

@@ -163,7 +163,7 @@ impl Mediator {
         created.map_err(number)?;
         let count = self.counts.entry(slot).or_default();
         // Where it is refused it has what it had.
-        let _ = sockets::widens(&made.fd, *count, sockets::WIDE_DATAGRAMS);
+        let _ = sockets::widens(&made.fd, *count);
         *count += 1;
         Ok(Came::Datagram(made, closes))
     }

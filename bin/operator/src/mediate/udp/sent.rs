@@ -10,6 +10,9 @@ use std::time::{Duration, Instant};
 const PAIRS: usize = 8192;
 /// Who is not found where it was seen is not looked for again for so long.
 const MISSED: Duration = Duration::from_secs(1);
+/// Bytes that lie somewhere at most, after which it is asked, and how long nothing was sent there then.
+const MUCH: usize = 32 << 10;
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// Of all senders.
 #[derive(Default)]
@@ -30,6 +33,7 @@ struct Pair {
     lies: usize,
     round: u64,
     last: u64,
+    at: Instant,
     missed: Option<Instant>,
 }
 
@@ -45,6 +49,14 @@ struct Sender {
 pub(in crate::mediate) struct Room {
     pub(in crate::mediate) now: usize,
     pub(in crate::mediate) most: usize,
+}
+
+impl Pair {
+    /// Whether it was looked for, and not found, of late.
+    fn is_missed(&self) -> bool {
+        let missed = self.missed.is_some_and(|at| at.elapsed() < MISSED);
+        missed && guard!("circuits-missed")
+    }
 }
 
 impl Sent {
@@ -66,6 +78,7 @@ impl Sent {
         let at = known.at.entry(ends[1]).or_default();
         *at = at.saturating_add(keeps);
         let before = self.remove((sender, receiver));
+        let missed = before.as_ref().and_then(|it| it.missed);
         let lay = before.filter(|it| it.round == round && it.ends == ends);
         self.next += 1;
         let pair = Pair {
@@ -74,7 +87,8 @@ impl Sent {
             lies: lay.map_or(0, |it| it.lies).saturating_add(keeps),
             round,
             last: self.next,
-            missed: None,
+            at: Instant::now(),
+            missed,
         };
         self.makes_room(ends[0]);
         let of = self.of.entry(ends[0]).or_default();
@@ -104,11 +118,12 @@ impl Sent {
         Some(pair)
     }
 
-    /// Whether an endpoint's may be sent so many bytes more: a quarter of the room, up to which polls show some, is for
-    /// all, and who has something there keeps as much for others as it takes.
+    /// Whether a receiver of an endpoint may be sent so many bytes more: a quarter of the room, up to which polls show
+    /// some, is for all. An endpoint that has something there keeps as much for others as it takes, and a receiver a third
+    /// of that for others of its endpoint.
     pub(in crate::mediate) fn may(
         &mut self,
-        sender: u64,
+        (sender, receiver): (u64, u64),
         endpoint: u32,
         room: Room,
         more: usize,
@@ -129,11 +144,25 @@ impl Sent {
             None => 0,
         };
         let left = (room.most / 4).saturating_sub(room.now - lies);
-        let own = match lies {
+        let part = match lies {
             0 => left,
             _ => left / 2,
         };
-        lies.saturating_add(more) <= own || !guard!("circuits-part")
+        let pair = self.pairs.get(&(sender, receiver));
+        let own = pair.filter(|it| it.round == known.round && it.ends[1] == endpoint);
+        let own = own.map_or(0, |it| it.lies.min(lies));
+        let left = part.saturating_sub(lies - own);
+        let part = match own {
+            0 => left,
+            _ => left - left / 4,
+        };
+        own.saturating_add(more) <= part || !guard!("circuits-part")
+    }
+
+    /// Whether it is time to ask whether a receiver has read: it was sent much, and has had time to read it.
+    pub(in crate::mediate) fn is_doubted(&self, sender: u64, receiver: u64) -> bool {
+        let pair = self.pairs.get(&(sender, receiver));
+        pair.is_some_and(|it| it.lies >= MUCH && it.at.elapsed() >= PAUSE && !it.is_missed())
     }
 
     /// Nothing lies at a receiver.
@@ -161,9 +190,8 @@ impl Sent {
     pub(in crate::mediate) fn receivers(&self, sender: u64, endpoint: u32) -> Vec<u64> {
         let round = self.senders.get(&sender).map(|it| it.round);
         let is_one = |it: &Pair| {
-            let is_missed = it.missed.is_some_and(|at| at.elapsed() < MISSED);
             let is_there = it.ends[1] == endpoint && it.lies > 0 && Some(it.round) == round;
-            is_there && !(is_missed && guard!("circuits-missed"))
+            is_there && !it.is_missed()
         };
         let all = self.pairs.range((sender, 0)..=(sender, u64::MAX));
         let all = all.filter(|(_, it)| is_one(it));
@@ -215,10 +243,10 @@ mod tests {
     fn fills(sent: &mut Sent, endpoint: u32, mut now: usize) -> usize {
         let before = now;
         for receiver in 0..10_000 {
-            if !sent.may(1, endpoint, room(now), 2000) {
+            let receiver = u64::from(endpoint) * 100_000 + receiver;
+            if !sent.may((1, receiver), endpoint, room(now), 2000) {
                 break;
             }
-            let receiver = u64::from(endpoint) * 100_000 + receiver;
             sent.sends((1, receiver), [0, endpoint], WAY, 2000);
             now += 2000;
         }
@@ -239,7 +267,7 @@ mod tests {
             );
             now += lies;
         }
-        assert!(now < MARK && sent.may(1, 9, room(now), 2000));
+        assert!(now < MARK && sent.may((1, 9), 9, room(now), 2000));
         // Whoever reads has as much again, and of what lies at others' nothing is its own.
         for receiver in sent.receivers(1, 1) {
             sent.is_read(1, receiver);
@@ -249,14 +277,35 @@ mod tests {
         assert_eq!(sent.endpoints(1)[0], 1);
     }
 
+    /// Nor does one of an endpoint's take all that is that endpoint's.
+    #[test]
+    fn who_reads_nothing_leaves_others_of_its_endpoint_a_part() {
+        let mut sent = Sent::default();
+        let mut now = 0;
+        for receiver in 0..3 {
+            let before = now;
+            while sent.may((1, receiver), 1, room(now), 2000) {
+                sent.sends((1, receiver), [0, 1], WAY, 2000);
+                now += 2000;
+            }
+            let left = MARK / 2 - before;
+            let (lies, part) = (now - before, left - left / 4);
+            assert!(
+                lies <= part && lies + 4000 > part,
+                "{receiver}: {lies} of {part}"
+            );
+        }
+        assert!(sent.may((1, 9), 1, room(now), 2000));
+    }
+
     #[test]
     fn what_is_read_is_known_of_once_nothing_lies_anywhere() {
         let mut sent = Sent::default();
         let lies = fills(&mut sent, 1, 0);
-        assert!(!sent.may(1, 1, room(lies), 2000));
+        assert!(!sent.may((1, 8), 1, room(lies), 2000));
         // Less lies than was sent: that much at most is this endpoint's.
-        assert!(sent.may(1, 1, room(2000), 2000));
-        assert!(sent.may(1, 1, room(0), 2000));
+        assert!(sent.may((1, 8), 1, room(2000), 2000));
+        assert!(sent.may((1, 8), 1, room(0), 2000));
         assert!(sent.receivers(1, 1).is_empty());
         assert!(fills(&mut sent, 1, 0) > 0);
     }
@@ -273,6 +322,15 @@ mod tests {
         assert_eq!(sent.receivers(1, 2), [3, 4, 5]);
         sent.misses(1, 3);
         assert_eq!(sent.receivers(1, 2), [4, 5]);
+        // Nor where it is sent more meanwhile; of much it is asked after a pause.
+        sent.sends((1, 3), [0, 2], WAY, MUCH);
+        sent.sends((1, 4), [0, 2], WAY, MUCH);
+        std::thread::sleep(PAUSE);
+        assert_eq!(
+            [3, 4, 5].map(|it| sent.is_doubted(1, it)),
+            [false, true, false]
+        );
+        sent.sends((1, 5), [0, 2], WAY, 100);
         sent.is_read(1, 4);
         assert_eq!(sent.receivers(1, 2), [5]);
         assert_eq!(sent.endpoints(1), [2, 3]);
