@@ -12,6 +12,7 @@ use image::rules::{Action, Rule};
 use image::{Aligned, CompartmentImage, CompartmentTables, MappedCompartment};
 use policy::{Ids, Intent};
 use proof::{Breach, Claim, Known, Read, prove};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use switch::{Config, FABRIC, Finish, HEAD, Ingress, Outgoing, Output, Slot, Switch};
 use telemetry::counters::Counter;
@@ -190,6 +191,11 @@ fn handed(image: &MappedCompartment<Aligned>, asked: &Asked) -> Option<(u32, u16
     traced(&tables, asked.slot, 0, &frame)
 }
 
+thread_local! {
+    /// One for all: a new one's memory is made zero, which takes longer than all that is asked of it.
+    static SWITCH: RefCell<Switch> = RefCell::new(Switch::new(Config::default()));
+}
+
 /// What becomes of a frame that comes from there.
 fn traced(
     tables: &CompartmentImage<'_>,
@@ -197,8 +203,6 @@ fn traced(
     tag: u16,
     frame: &[u8],
 ) -> Option<(u32, u16, Vec<u8>)> {
-    let mut switch = Switch::new(Config::default());
-    switch.use_image(tables, 1);
     let mut head = frame[..frame.len().min(HEAD)].to_vec();
     let ingress = Ingress {
         from,
@@ -208,7 +212,10 @@ fn traced(
         total: frame.len(),
     };
     let mut record = Record::default();
-    switch.trace(tables, 1, ingress, false, &mut record, &mut Nowhere(frame));
+    SWITCH.with_borrow_mut(|switch| {
+        switch.use_image(tables, 1);
+        switch.trace(tables, 1, ingress, false, &mut record, &mut Nowhere(frame));
+    });
     let dropped = record
         .steps()
         .iter()

@@ -129,13 +129,15 @@ const IOCTL_I386: u32 = 54;
 const TAKES_PAGES: [u32; 2] = [libc::MADV_REMOVE.cast_unsigned(), 25];
 
 /// Options that the kernel answers for: those that programs ask for at every connection.
-pub const PLAIN: [i32; 6] = [
+pub const PLAIN: [i32; 7] = [
     libc::SO_ERROR,
     libc::SO_SNDBUF,
     libc::SO_RCVBUF,
     libc::SO_KEEPALIVE,
     libc::SO_LINGER,
     libc::SO_RCVTIMEO,
+    // Set at the beginning of each ring.
+    libc::SO_OOBINLINE,
 ];
 
 /// Options of TCP that change nothing at a circuit, which neither delays nor holds back what is

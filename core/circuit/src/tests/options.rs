@@ -10,9 +10,9 @@ const MEASURED_UDP: &str = include_str!("measured_udp.txt");
 /// Where a circuit answers otherwise, and why.
 fn differs(level: i32, name: i32) -> bool {
     match level {
-        // Filters (50, 52) and ZEROCOPY are refused; BINDTOIFINDEX knows no device;
+        // PEEK_OFF (42), filters (50, 52) and ZEROCOPY are refused; BINDTOIFINDEX knows no device;
         // CNX_ADVICE, NETNS_COOKIE, TXREHASH, DEVMEM_DONTNEED are not known.
-        1 => matches!(name, 50 | 52 | 53 | 60 | 62 | 71 | 74 | 80),
+        1 => matches!(name, 42 | 50 | 52 | 53 | 60 | 62 | 71 | 74 | 80),
         // NODELAY is always set: programs' filter sees to it that nobody asks (1). The measuring
         // host has bbr (13, 26); TIMESTAMP (24) is a clock's; the control
         // messages of INQ (36) would not come; TX_DELAY and those of the newest kernels.
@@ -29,7 +29,7 @@ fn differs(level: i32, name: i32) -> bool {
 fn differs_udp(level: i32, name: i32) -> bool {
     match level {
         // How long a send waits is not the program's to say; filters are refused.
-        1 => matches!(name, 21 | 26 | 67) || differs(1, name),
+        1 => matches!(name, 21 | 26 | 67) || name != 42 && differs(1, name),
         // ECN's bits are not kept; what was set of groups and fragments is not read back.
         0 => matches!(name, 1 | 25 | 32 | 33) || differs(0, name),
         41 => matches!(name, 17 | 18 | 67) || differs(41, name),
