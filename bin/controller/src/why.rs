@@ -359,7 +359,7 @@ fn advice_for(reason: &str, revoked: &[Revoked]) -> String {
             "in an endpoint of circuits there are TCP and UDP; for anything else give it an interface, with circuits beside"
         }
         "socket-limit" => {
-            "raise the endpoint's `sockets`, or look which program does not close its own"
+            "raise the endpoint's `sockets`, or look which program does not close its own, or has hundreds of calls wait at once"
         }
         "io-uring" => "the program may use other calls in its place: most do by themselves",
         "source-ip" | "arp-spoof" | "nd-spoof" => {

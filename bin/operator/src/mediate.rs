@@ -295,7 +295,8 @@ impl Mediator {
             return Ok(next);
         }
         if let Some(call) = listener.receive()? {
-            let _ = listener.answer(call.id, Err(Errno::NOBUFS));
+            let errno = self.counts_refused(slot, Errno::NOBUFS, DropReason::SocketLimit);
+            let _ = listener.answer(call.id, Err(errno));
         }
         Ok(None)
     }

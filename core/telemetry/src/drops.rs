@@ -118,7 +118,7 @@ drop_reasons! {
     Unmetered = 51 "unmetered",
     /// A program of circuits asked for a socket that there is none of: raw, of packets, of another family.
     SocketKind = 52 "socket-kind",
-    /// An endpoint of circuits has as many sockets as it may.
+    /// An endpoint of circuits has as many sockets as it may, or calls that wait, or circuits by a meter.
     SocketLimit = 53 "socket-limit",
     /// A program of circuits asked for io_uring, whose requests nobody could judge.
     IoUring = 54 "io-uring",

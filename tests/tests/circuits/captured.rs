@@ -368,6 +368,9 @@ fn while_somebody_captures_circuits_are_metered_and_afterwards_not() {
         .to_owned();
     let id = one["circuit"]["id"].as_str().unwrap();
     assert!(scene.instance.say(&["circuits", "cut", id]).unwrap().ok());
+    // What is done by a person is nothing that the log says of itself.
+    let check = scene.instance.say(&["audit", "--check"]).unwrap();
+    assert!(check.ok(), "{check:?}");
     drop(within);
     capture.end();
     capture.is_right();

@@ -264,6 +264,12 @@ print(time.monotonic() - began)
     let all: Vec<f64> = took.take_while(|took| *took >= limit).collect();
     println!("{all:?} s, {alone} s alone");
     assert!(all.len() < 5, "200 sockets: {all:?} s, {alone} s alone");
+    // And it is told of as refused.
+    let refused = |instance: &e2e::Instance| {
+        let refused = instance.drops("red", "web", "socket-limit");
+        refused.is_ok_and(|it| it > 0)
+    };
+    assert!(scene.instance.until(Duration::from_secs(10), refused));
 }
 
 /// What it sends by is in no table of descriptors, and what it sends never comes.

@@ -80,7 +80,9 @@ impl Mediator {
         }
         match has_room(self) || !guard!("meter-share") {
             true => Ok(()),
-            false => Err(Errno::NOBUFS),
+            // Who comes by an agreement is of another tenant's endpoint.
+            false if by.0 == ELSEWHERE => Err(Errno::NOBUFS),
+            false => Err(self.counts_refused(by.0, Errno::NOBUFS, DropReason::SocketLimit)),
         }
     }
 
