@@ -7,7 +7,7 @@ use crate::results::Figure;
 use e2e::Ended;
 use std::io::Read;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 const PORT: u16 = 7009;
 /// Threads that connect again and again.
@@ -39,9 +39,8 @@ pub fn run(pair: &Pair, options: &Options) -> Result<[Figure; 2], String> {
     for step in 1..=deaths {
         let next = PAUSE * step as u32;
         std::thread::sleep(next.saturating_sub(begun.elapsed()));
-        let before = worker::clock::monotonic();
-        dies(pair.operator().ok_or("no operator")?, step)?;
-        killed.push((before, worker::clock::monotonic()));
+        let died = dies(pair.operator().ok_or("no operator")?, step)?;
+        killed.push((died, worker::clock::monotonic()));
     }
     let mut said = String::new();
     let out = client.0.stdout.as_mut().ok_or("no output")?;
@@ -73,7 +72,7 @@ pub fn run(pair: &Pair, options: &Options) -> Result<[Figure; 2], String> {
     );
     Ok([
         Figure::of("circuits.operator_outage_ms", "ms", &outages).note(format!(
-            "the longest time without an end of a connection around each death; {what}"
+            "the longest time without an end of a connection from each death on: from when strace saw the call begin at which it killed, for by then it had slowed the operator down; {what}"
         )),
         Figure::of("circuits.hung_calls", "count", &[hung + failed - lost])
             .ours("failed", failed)
@@ -84,15 +83,22 @@ pub fn run(pair: &Pair, options: &Options) -> Result<[Figure; 2], String> {
     ])
 }
 
-/// Has it killed as it begins the `step`th system call from now on.
-fn dies(operator: u32, step: usize) -> Result<(), String> {
+/// Has it killed as it begins the `step`th system call from now on; when that was.
+fn dies(operator: u32, step: usize) -> Result<u64, String> {
     let mut strace = Command::new("strace");
-    strace.args(["-qq", "-p", &operator.to_string(), "-e", "trace=all"]);
+    strace.args([
+        "-qq",
+        "-ttt",
+        "-p",
+        &operator.to_string(),
+        "-e",
+        "trace=all",
+    ]);
     strace.args(["-e", &format!("inject=all:signal=KILL:when={step}")]);
-    let strace = strace.stderr(Stdio::null()).spawn();
+    let strace = strace.stderr(Stdio::piped()).spawn();
     let mut strace = Ended(strace.map_err(|e| format!("strace: {e}"))?);
     let limit = Instant::now() + LIMIT;
-    // It ends with whom it traces.
+    // It ends with whom it traces. What it says of so few calls has room in a pipe.
     while matches!(strace.0.try_wait(), Ok(None)) {
         if Instant::now() > limit {
             return Err(format!("the operator began no {step} system calls"));
@@ -101,13 +107,28 @@ fn dies(operator: u32, step: usize) -> Result<(), String> {
     }
     // Or it could not be traced.
     let stat = std::fs::read_to_string(format!("/proc/{operator}/stat"));
-    match stat.is_ok_and(|stat| !stat.contains(") Z ")) {
-        true => Err("strace did not kill the operator: may it trace here?".to_owned()),
-        false => Ok(()),
+    if stat.is_ok_and(|stat| !stat.contains(") Z ")) {
+        return Err("strace did not kill the operator: may it trace here?".to_owned());
     }
+    let mut said = String::new();
+    let err = strace.0.stderr.as_mut().ok_or("no output")?;
+    err.read_to_string(&mut said).map_err(|e| e.to_string())?;
+    let ago = said.lines().rev().find_map(last_call).and_then(|at| {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        now.ok()?.checked_sub(at)
+    });
+    let ago = ago.ok_or_else(|| format!("strace said {said:?}"))?;
+    Ok(worker::clock::monotonic().saturating_sub(ago.as_nanos() as u64))
 }
 
-/// The longest pause between two ends that reaches into the time between two moments, or the half second after it, ms.
+/// When a system call began, of a line of strace's that is of one.
+fn last_call(line: &str) -> Option<Duration> {
+    let (at, what) = line.split_once(' ')?;
+    let seconds: f64 = at.parse().ok()?;
+    (!what.starts_with("+++") && !what.starts_with("---")).then(|| Duration::from_secs_f64(seconds))
+}
+
+/// The longest pause between two ends, of what of it lies behind the first of two moments and began by half a second after the second, ms.
 /// `None`: nothing ended after it.
 fn gap(ends: &[u64], (at, over): (u64, u64)) -> Option<f64> {
     let last = ends.last().filter(|end| **end > over)?;
@@ -119,13 +140,24 @@ fn gap(ends: &[u64], (at, over): (u64, u64)) -> Option<f64> {
         .filter(|(_, end)| *end > at)
         .filter(|(from, _)| *from < until);
     within
-        .map(|(from, end)| (end - from) as f64 / 1e6)
+        .map(|(from, end)| (end - from.max(at)) as f64 / 1e6)
         .reduce(f64::max)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::gap;
+    use super::{gap, last_call};
+    use std::time::Duration;
+
+    #[test]
+    fn a_call_of_straces_has_its_moment() {
+        let said = [
+            "1795890000.250000 epoll_wait(5, ",
+            "1795890001.000000 +++ killed by SIGKILL +++",
+        ];
+        let at = said.map(last_call);
+        assert_eq!(at, [Some(Duration::from_millis(1_795_890_000_250)), None]);
+    }
 
     #[test]
     fn the_longest_pause_after_a_moment_counts() {
@@ -133,7 +165,7 @@ mod tests {
         let ends = [ms(1), ms(50), ms(100), ms(101), ms(115), ms(116), ms(900)];
         assert_eq!(gap(&ends, (ms(100), ms(100))), Some(784.0));
         assert_eq!(gap(&ends[..6], (ms(100), ms(100))), Some(14.0));
-        assert_eq!(gap(&ends[..6], (ms(60), ms(60))), Some(50.0));
+        assert_eq!(gap(&ends[..6], (ms(60), ms(60))), Some(40.0));
         assert_eq!(gap(&ends, (ms(900), ms(900))), None);
     }
 }
