@@ -538,6 +538,9 @@ impl Mediator {
                 }
             }
         }
+        if self.waits.first(at, Why::Room).is_none() {
+            self.waits.catches_up(at, false);
+        }
     }
 
     fn goes_on(&mut self, waits: Waits, round: &mut Round, find: Find<'_>) {

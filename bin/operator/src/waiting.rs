@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::time::Instant;
 
-/// Sockets at which somebody was passed, of both kinds: more than listen.
-const PASSED: usize = 16_384;
+/// Sockets at which somebody was passed, of both kinds.
+const PASSED: usize = 4096;
 
 /// A call that waits for another's.
 #[derive(Clone, Copy)]
@@ -151,7 +151,17 @@ impl Waiting {
 
     /// One that cannot wait was let in where others wait for room: the first of them is let in as well, before another.
     pub fn passes(&mut self, at: u64, across: bool) {
-        if self.passed.len() < PASSED && guard!("circuits-passed") {
+        // Those at which nobody waits any more are forgotten as something changes there ([`Waiting::catches_up`]), or here.
+        if self.passed.len() >= PASSED {
+            let waits: BTreeSet<u64> = self.sockets(Why::Room);
+            self.passed
+                .retain(|(at, across)| *across || waits.contains(at));
+        }
+        // Of others' nobody here knows who waits: each has its turn a little later.
+        if self.passed.len() >= PASSED {
+            self.passed.retain(|(_, across)| !across);
+        }
+        if guard!("circuits-passed") {
             self.passed.insert((at, across));
         }
     }
@@ -161,7 +171,7 @@ impl Waiting {
         self.passed.contains(&(at, across))
     }
 
-    /// It was let in, or there is room.
+    /// It was let in, or nobody waits there.
     pub fn catches_up(&mut self, at: u64, across: bool) {
         self.passed.remove(&(at, across));
     }
@@ -273,6 +283,19 @@ mod tests {
         assert!(waiting.remove(9, Why::Room, 2).is_some());
         assert!(waiting.ended_by(&again.call).is_none(), "it went on");
         assert_eq!(waiting.ended_by(&other.call).map(|it| it.note), Some(2));
+    }
+
+    /// Those at which nobody waits any more are none for ever, and keep nobody from being one.
+    #[test]
+    fn of_those_that_were_passed_so_many_are_known() {
+        let mut waiting = Waiting::default();
+        waiting.push(waits(9, 99, Why::Room, None));
+        waiting.passes(99, false);
+        for at in 100..100_000 {
+            waiting.passes(at, at % 2 == 0);
+        }
+        assert!(waiting.passed.len() <= PASSED && waiting.is_passed(99_999, false));
+        assert!(waiting.is_passed(99, false));
     }
 
     #[test]

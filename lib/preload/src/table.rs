@@ -223,6 +223,11 @@ pub fn leaves(fd: c_int, record: &Record) {
     }
 }
 
+/// The highest descriptor that was followed.
+pub fn highest() -> c_int {
+    c_int::try_from(HIGHEST.load(Ordering::Relaxed)).unwrap_or(c_int::MAX)
+}
+
 /// Whether any descriptor was ever followed.
 #[inline]
 pub fn follows() -> bool {

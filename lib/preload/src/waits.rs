@@ -101,6 +101,8 @@ unsafe fn selected(n: c_int, set: *const fd_set) {
     if set.is_null() || !table::follows() {
         return;
     }
+    // So many may be more than the set has room for: the kernel looks at no more than there are descriptors.
+    let n = n.min(table::highest().saturating_add(1));
     for at in 0..n.max(0) / c_ulong::BITS.cast_signed() + 1 {
         let first = at * c_ulong::BITS.cast_signed();
         if first >= n {

@@ -91,11 +91,11 @@ impl Mediator {
             };
             let ready: BTreeSet<_> = awaited.into_iter().filter(is_ready).collect();
             if ready.is_empty() {
-                return;
+                break;
             }
             let next = self.crossings.next_waiting(|it| ready.contains(&it));
             let Some((tag, body)) = next else {
-                return;
+                break;
             };
             match self.lets_in(tag, &body) {
                 Err(Why::Full(at)) => {
@@ -106,6 +106,12 @@ impl Mediator {
                     self.write();
                     self.answers(tag, &body, outcome);
                 }
+            }
+        }
+        for at in of.into_iter().flatten() {
+            let awaits = |this: &Mediator| this.crossings.awaited().any(|(_, it)| it == *at);
+            if self.waits.is_passed(*at, true) && !awaits(self) {
+                self.waits.catches_up(*at, true);
             }
         }
     }

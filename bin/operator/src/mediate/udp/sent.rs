@@ -19,8 +19,8 @@ const PAUSE: Duration = Duration::from_millis(1);
 pub(in crate::mediate) struct Sent {
     pairs: BTreeMap<(u64, u64), Pair>,
     senders: BTreeMap<u64, Sender>,
-    /// The pairs of each endpoint's senders, the one that was used least lately first.
-    of: BTreeMap<u32, BTreeMap<u64, (u64, u64)>>,
+    /// The pairs of each endpoint's senders with each other's receivers, the one that was used least lately first.
+    of: BTreeMap<[u32; 2], BTreeMap<u64, (u64, u64)>>,
     next: u64,
 }
 
@@ -37,11 +37,18 @@ struct Pair {
     missed: Option<Instant>,
 }
 
-/// Bytes that lie at each endpoint's at most, since nothing lay anywhere.
+/// Of each endpoint's receivers, since nothing lay anywhere.
 #[derive(Default)]
 struct Sender {
-    at: BTreeMap<u32, usize>,
+    at: BTreeMap<u32, At>,
     round: u64,
+}
+
+/// Bytes that were sent and are not known to be read, and those of them that may lie there still.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct At {
+    sent: usize,
+    lies: usize,
 }
 
 /// A sender's room: bytes that lie unread, and how many may.
@@ -76,7 +83,8 @@ impl Sent {
         let known = self.senders.entry(sender).or_default();
         let round = known.round;
         let at = known.at.entry(ends[1]).or_default();
-        *at = at.saturating_add(keeps);
+        at.sent = at.sent.saturating_add(keeps);
+        at.lies = at.lies.saturating_add(keeps);
         let before = self.remove((sender, receiver));
         let missed = before.as_ref().and_then(|it| it.missed);
         let lay = before.filter(|it| it.round == round && it.ends == ends);
@@ -91,17 +99,20 @@ impl Sent {
             missed,
         };
         self.makes_room(ends[0]);
-        let of = self.of.entry(ends[0]).or_default();
+        let of = self.of.entry(ends).or_default();
         of.insert(pair.last, (sender, receiver));
         self.pairs.insert((sender, receiver), pair);
     }
 
-    /// An endpoint's senders have as many pairs as they leave to others'. What lies at a forgotten one's still counts.
+    /// An endpoint's senders have as many pairs as they leave to others', and forget of those with the endpoint that has
+    /// most. What lies at a forgotten one's still counts.
     fn makes_room(&mut self, endpoint: u32) {
-        let (all, own) = (self.pairs.len(), self.of.get(&endpoint));
-        if own.is_some_and(|own| own.len() >= PAIRS.saturating_sub(all))
+        let own = self.of.range([endpoint, 0]..=[endpoint, u32::MAX]);
+        let many: usize = own.clone().map(|(_, of)| of.len()).sum();
+        let most = own.max_by_key(|(_, of)| of.len());
+        if many >= PAIRS.saturating_sub(self.pairs.len())
             && guard!("circuits-pairs-own")
-            && let Some((_, key)) = own.and_then(|own| own.first_key_value())
+            && let Some((_, key)) = most.and_then(|(_, of)| of.first_key_value())
         {
             self.remove(*key);
         }
@@ -109,10 +120,10 @@ impl Sent {
 
     fn remove(&mut self, key: (u64, u64)) -> Option<Pair> {
         let pair = self.pairs.remove(&key)?;
-        if let Some(of) = self.of.get_mut(&pair.ends[0]) {
+        if let Some(of) = self.of.get_mut(&pair.ends) {
             of.remove(&pair.last);
             if of.is_empty() {
-                self.of.remove(&pair.ends[0]);
+                self.of.remove(&pair.ends);
             }
         }
         Some(pair)
@@ -136,13 +147,14 @@ impl Sent {
             known.at.clear();
             return true;
         }
-        let lies = match known.at.get_mut(&endpoint) {
-            Some(lies) => {
-                *lies = room.now.min(*lies);
-                *lies
-            }
-            None => 0,
-        };
+        let lies = known.at.get_mut(&endpoint).map_or(0, |at| {
+            at.lies = room.now.min(at.lies);
+            at.lies
+        });
+        // One that is larger than any part, where rooms are small.
+        if lies == 0 && more > room.most / 8 {
+            return room.now.saturating_add(more) <= room.most / 2;
+        }
         let left = (room.most / 4).saturating_sub(room.now - lies);
         let part = match lies {
             0 => left,
@@ -175,7 +187,9 @@ impl Sent {
             && known.round == pair.round
             && let Some(at) = known.at.get_mut(&pair.ends[1])
         {
-            *at = at.saturating_sub(lay);
+            // What lies there still is others': of what was sent since less may.
+            at.sent = at.sent.saturating_sub(lay);
+            at.lies = at.lies.min(at.sent);
         }
     }
 
@@ -203,7 +217,7 @@ impl Sent {
     /// The endpoints at which something lies of a sender, where most lies first.
     pub(in crate::mediate) fn endpoints(&self, sender: u64) -> Vec<u32> {
         let all = self.senders.get(&sender).into_iter().flat_map(|it| &it.at);
-        let mut all: Vec<(usize, u32)> = all.map(|(at, lies)| (*lies, *at)).collect();
+        let mut all: Vec<(usize, u32)> = all.map(|(at, it)| (it.lies, *at)).collect();
         all.sort_unstable();
         all.into_iter().rev().map(|(_, at)| at).collect()
     }
@@ -310,6 +324,41 @@ mod tests {
         assert!(fills(&mut sent, 1, 0) > 0);
     }
 
+    /// However much another of its endpoint's was sent and read meanwhile, which is asked at times.
+    #[test]
+    fn who_reads_does_not_hide_what_others_have_not_read() {
+        let mut sent = Sent::default();
+        let mut now = 0;
+        while sent.may((1, 2), 1, room(now), 2000) {
+            sent.sends((1, 2), [0, 1], WAY, 2000);
+            now += 2000;
+        }
+        for _ in 0..100 {
+            for _ in 0..10 {
+                if sent.may((1, 3), 1, room(now), 2000) {
+                    sent.sends((1, 3), [0, 1], WAY, 2000);
+                }
+            }
+            sent.is_read(1, 3);
+        }
+        assert!(!sent.may((1, 2), 1, room(now), 2000));
+    }
+
+    /// One that is larger than any part is let in where its endpoint has nothing.
+    #[test]
+    fn what_is_larger_than_a_part_comes_where_there_is_room() {
+        let mut sent = Sent::default();
+        let room = |now| Room {
+            now,
+            most: 416 << 10,
+        };
+        let large = 121_000;
+        assert!(sent.may((1, 2), 1, room(0), large));
+        sent.sends((1, 2), [0, 1], WAY, 100);
+        assert!(sent.may((1, 3), 4, room(100), large) && !sent.may((1, 2), 1, room(100), large));
+        assert!(!sent.may((1, 3), 4, room(150_000), large));
+    }
+
     /// Who was sent something last is asked last, and who is not found not at once again.
     #[test]
     fn those_that_are_silent_for_longest_come_first() {
@@ -337,7 +386,7 @@ mod tests {
         sent.retain(&BTreeSet::from([1, 9]));
         assert!(sent.receivers(1, 2).is_empty());
         assert_eq!((sent.way(1, 5), sent.way(1, 9)), (None, Some(WAY)));
-        assert_eq!((sent.pairs.len(), sent.of[&0].len()), (1, 1));
+        assert_eq!((sent.pairs.len(), sent.of[&[0, 3]].len()), (1, 1));
     }
 
     /// One endpoint's senders have others' know nothing less, and what lies at those that it forgets still counts.
@@ -350,7 +399,13 @@ mod tests {
         }
         assert_eq!(sent.way(1, 1), Some(WAY));
         assert!(sent.pairs.len() <= PAIRS && sent.way(2, 19_999).is_some());
-        assert_eq!(sent.senders[&2].at[&9], 200_000);
+        assert_eq!(sent.senders[&2].at[&9].lies, 200_000);
+        // Nor does one endpoint's have a sender know nothing of another's.
+        sent.sends((2, 50_000), [8, 6], WAY, 10);
+        for receiver in 0..20_000 {
+            sent.sends((2, receiver), [8, 9], WAY, 10);
+        }
+        assert_eq!(sent.way(2, 50_000), Some(WAY));
         let of: usize = sent.of.values().map(BTreeMap::len).sum();
         assert_eq!(of, sent.pairs.len());
     }

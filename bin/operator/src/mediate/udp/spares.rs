@@ -13,7 +13,7 @@ const SPARES: usize = 16_384;
 const OPEN: usize = 2;
 const OPEN_ALL: usize = 256;
 /// Receivers that are looked for, to find room.
-const LOOKS: usize = 256;
+const LOOKS: usize = 64;
 
 /// Of which sender each is.
 #[derive(Default)]
