@@ -65,7 +65,7 @@ fn heard_beside(how: &str) {
 
 #[test]
 fn hundreds_that_read_nothing_take_nothing_from_who_reads() {
-    heard_beside("shows 400 1000");
+    heard_beside("shows 250 1000");
 }
 
 #[test]

@@ -395,3 +395,31 @@ print(c.recv(100), c.recv(100)); c.send(b'still'); print(s.recv(9))
     assert_eq!(said, "EPIPE\nEPIPE\nEPIPE\nb'last' b''\nb'still'\n");
     assert!(rings.by_ring("python3")[1] > 0, "no ring");
 }
+
+/// Programs say how many descriptors there may be, and their sets have room for fewer.
+#[test]
+fn select_looks_no_further_than_there_are_sockets() {
+    const SELECTS: &str = r#"
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/select.h>
+#include <sys/socket.h>
+#include <netinet/in.h>
+#include <unistd.h>
+int main(void)
+{
+    int s = socket(AF_INET, SOCK_STREAM, 0), size = getpagesize();
+    char *at = mmap(0, 2 * size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    struct timeval at_once = { 0, 0 };
+    fd_set *set = (void *)(at + size - sizeof *set);
+    mprotect(at + size, size, PROT_NONE);
+    FD_ZERO(set);
+    FD_SET(s, set);
+    printf("%d\n", select(1 << 20, set, 0, 0, &at_once) >= 0);
+}
+"#;
+    let rings = Rings::new();
+    rings.scene.compile("selects", SELECTS);
+    assert_eq!(rings.says("app", "exec {r} {f}/selects"), "1\n");
+}
