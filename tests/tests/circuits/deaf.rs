@@ -75,7 +75,7 @@ fn nor_do_those_that_nobody_finds() {
 
 #[test]
 fn nor_does_one_that_hears_everybody() {
-    heard_beside("alone 500 3000");
+    heard_beside("alone 500 9000");
 }
 
 /// Who cannot wait is let in beyond a listener's backlog, over and over; who waits there has its turns.
