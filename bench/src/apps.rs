@@ -205,7 +205,19 @@ http {{ access_log off; sendfile on; tcp_nopush on; default_type text/html;
     // `ip`, `taskset` and nginx become each other: the child is nginx's master.
     let server = Ended(server.spawn().map_err(|e| format!("nginx: {e}"))?);
     std::thread::sleep(Duration::from_millis(300));
-    Ok(server)
+    // It may take longer where others have the processors: it is there when it answers.
+    let mut asks = pair.command(false, 1, "curl");
+    asks.args(["-sS", "-o", "/dev/null", "-r", "0-0", "--retry", "20"]);
+    asks.args(["--retry-connrefused", "--retry-delay", "1"]);
+    asks.arg(format!("http://{}/index.html", pair.address));
+    let answered = asks.output().map_err(|e| format!("curl: {e}"))?;
+    match answered.status.success() {
+        true => Ok(server),
+        false => Err(format!(
+            "nginx: {}",
+            String::from_utf8_lossy(&answered.stderr)
+        )),
+    }
 }
 
 /// Gbit/s of a large file by nginx's sendfile, to a client that throws it away.
