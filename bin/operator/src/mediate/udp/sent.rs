@@ -130,8 +130,8 @@ impl Sent {
     }
 
     /// Whether a receiver of an endpoint may be sent so many bytes more: a quarter of the room, up to which polls show
-    /// some, is for all. An endpoint that has something there keeps as much for others as it takes, and a receiver a third
-    /// of that for others of its endpoint.
+    /// some, is for all. An endpoint that has something there keeps as much for others as it takes, and a receiver leaves
+    /// a quarter of what is its endpoint's then to the rest of it.
     pub(in crate::mediate) fn may(
         &mut self,
         (sender, receiver): (u64, u64),
