@@ -151,15 +151,10 @@ impl Waiting {
 
     /// One that cannot wait was let in where others wait for room: the first of them is let in as well, before another.
     pub fn passes(&mut self, at: u64, across: bool) {
-        // Those at which nobody waits any more are forgotten as something changes there ([`Waiting::catches_up`]), or here.
+        // Those at which nobody waits any more are forgotten as something changes there ([`Waiting::catches_up`]), or here:
+        // whoever waits is passed again.
         if self.passed.len() >= PASSED {
-            let waits: BTreeSet<u64> = self.sockets(Why::Room);
-            self.passed
-                .retain(|(at, across)| *across || waits.contains(at));
-        }
-        // Of others' nobody here knows who waits: each has its turn a little later.
-        if self.passed.len() >= PASSED {
-            self.passed.retain(|(_, across)| !across);
+            self.passed.clear();
         }
         if guard!("circuits-passed") {
             self.passed.insert((at, across));
@@ -289,13 +284,10 @@ mod tests {
     #[test]
     fn of_those_that_were_passed_so_many_are_known() {
         let mut waiting = Waiting::default();
-        waiting.push(waits(9, 99, Why::Room, None));
-        waiting.passes(99, false);
-        for at in 100..100_000 {
+        for at in 0..100_000 {
             waiting.passes(at, at % 2 == 0);
         }
         assert!(waiting.passed.len() <= PASSED && waiting.is_passed(99_999, false));
-        assert!(waiting.is_passed(99, false));
     }
 
     #[test]

@@ -452,9 +452,9 @@ fn who_naps_is_woken_and_so_is_who_gave_it_up() {
     });
 }
 
-#[test]
-fn who_reads_as_much_as_it_was_told_has_an_edge_for_more() {
-    check(4, || {
+/// Three units come while somebody reads so.
+fn three_come(reads: fn(&End, &mut Reader<End>, u8)) {
+    check(4, move || {
         let end = End::new(64);
         let (mut writer, mut reader) = switched(&end);
         let at = end.clone();
@@ -463,25 +463,19 @@ fn who_reads_as_much_as_it_was_told_has_an_edge_for_more() {
                 write_all(&at, &mut writer, &units(unit..=unit), Full::Spills);
             }
         });
-        read_by_edges(&end, &mut reader, 3);
+        reads(&end, &mut reader, 3);
         other.join().unwrap();
     });
 }
 
 #[test]
+fn who_reads_as_much_as_it_was_told_has_an_edge_for_more() {
+    three_come(read_by_edges);
+}
+
+#[test]
 fn who_reads_whole_messages_has_an_edge_for_each() {
-    check(4, || {
-        let end = End::new(64);
-        let (mut writer, mut reader) = switched(&end);
-        let at = end.clone();
-        let other = thread::spawn(move || {
-            for unit in 1..=3 {
-                write_all(&at, &mut writer, &units(unit..=unit), Full::Spills);
-            }
-        });
-        read_whole(&end, &mut reader, 3);
-        other.join().unwrap();
-    });
+    three_come(read_whole);
 }
 
 #[test]

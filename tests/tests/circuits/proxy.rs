@@ -688,10 +688,8 @@ fn explain_and_trace_know_what_carries_a_connection() {
     let told = bulkhead(&["explain", "red/app", "red/box", "tcp", "7001"]).out;
     let line = "10.1.1.11 to 10.1.1.20: 10.1.1.11 has circuits alone, and 10.1.1.20 has none";
     assert!(told.contains(line), "{told}");
-    assert_eq!(
-        scene.says("app", "{peer} try 10.1.1.20,7001"),
-        "EHOSTUNREACH\n"
-    );
+    let said = scene.says("app", "{peer} try 10.1.1.20,7001");
+    assert_eq!(said, "EHOSTUNREACH\n");
     let told = bulkhead(&["trace", "red/app", "red/box", "tcp", "7001"]);
     let line = "red/app has circuits alone: no packet comes from it";
     assert!(told.code == 2 && told.err.contains(line), "{told:?}");

@@ -267,6 +267,16 @@ mod tests {
         now - before
     }
 
+    /// Sends to one receiver for as long as that may be; how many bytes lie there then.
+    fn given(sent: &mut Sent, (receiver, endpoint): (u64, u32), before: usize) -> usize {
+        let mut now = before;
+        while now < MOST && sent.may((1, receiver), endpoint, room(now), 2000) {
+            sent.sends((1, receiver), [0, endpoint], WAY, 2000);
+            now += 2000;
+        }
+        now - before
+    }
+
     /// However many endpoints' programs read nothing, there is room for another's, and for polls.
     #[test]
     fn who_reads_nothing_leaves_as_much_as_it_takes() {
@@ -298,10 +308,7 @@ mod tests {
         let mut now = 0;
         for receiver in 0..3 {
             let before = now;
-            while sent.may((1, receiver), 1, room(now), 2000) {
-                sent.sends((1, receiver), [0, 1], WAY, 2000);
-                now += 2000;
-            }
+            now += given(&mut sent, (receiver, 1), now);
             let left = MARK / 2 - before;
             let (lies, part) = (now - before, left - left / 4);
             assert!(
@@ -328,11 +335,7 @@ mod tests {
     #[test]
     fn who_reads_does_not_hide_what_others_have_not_read() {
         let mut sent = Sent::default();
-        let mut now = 0;
-        while sent.may((1, 2), 1, room(now), 2000) {
-            sent.sends((1, 2), [0, 1], WAY, 2000);
-            now += 2000;
-        }
+        let now = given(&mut sent, (2, 1), 0);
         for _ in 0..100 {
             for _ in 0..10 {
                 if sent.may((1, 3), 1, room(now), 2000) {

@@ -198,6 +198,21 @@ impl Mediator {
 mod tests {
     use super::*;
 
+    /// Of three endpoints.
+    fn of_three() -> Mediator {
+        let own = Addresses::new(&[]).unwrap();
+        Mediator {
+            table: Table::new(LIMITS, vec![own; 3]),
+            ..Mediator::default()
+        }
+    }
+
+    /// Has a sender, if there is none of that number.
+    fn makes(mediator: &mut Mediator, sender: u64, endpoint: u32) {
+        let (family, name) = (circuit::Family::V4, secret().unwrap());
+        let _ = (mediator.table).create_datagram(sender, endpoint, family, name);
+    }
+
     #[test]
     fn no_sender_has_all_and_each_forgets_its_own() {
         let mut spares = Spares::default();
@@ -226,17 +241,12 @@ mod tests {
     /// Nobody reads; and once somebody does, what is read is nobody's.
     #[test]
     fn no_endpoint_has_all_that_are_open() {
-        let mut mediator = Mediator::default();
-        let own = Addresses::new(&[]).unwrap();
-        mediator.table = Table::new(LIMITS, vec![own, own]);
+        let mut mediator = of_three();
         let data = vec![7; 50_000];
         let mut kept = Vec::new();
         // Each sender to another endpoint: of what goes to one there are not as many.
         let mut sends = |mediator: &mut Mediator, sender: u64, endpoint| {
-            let made = secret().unwrap();
-            let table = &mut mediator.table;
-            let family = circuit::Family::V4;
-            let _ = table.create_datagram(sender, endpoint, family, made);
+            makes(mediator, sender, endpoint);
             let name = secret().unwrap();
             kept.push(sockets::datagram(true, name).unwrap());
             mediator.by_spare((sender, sender as u32), &data, name)
@@ -271,6 +281,31 @@ mod tests {
         kept.clear();
         mediator.datagrams.spares.close_idle(|_| true);
         assert_eq!(open(&mediator), 0);
+    }
+
+    /// Each has half of what the others leave.
+    #[test]
+    fn whoever_comes_next_has_a_part_of_what_is_left() {
+        let (mut mediator, data) = (of_three(), vec![7; 50_000]);
+        let mut kept = Vec::new();
+        for (endpoint, part) in [(0, OPEN_ALL / 2), (1, OPEN_ALL / 4), (2, OPEN_ALL / 8)] {
+            let mut came = 0;
+            for n in 0..400 {
+                let sender = u64::from(endpoint) * 1000 + n % 200;
+                makes(&mut mediator, sender, endpoint);
+                let name = secret().unwrap();
+                kept.push(sockets::datagram(true, name).unwrap());
+                let sent = mediator.by_spare((sender, sender as u32), &data, name);
+                came += u64::from(sent.is_ok());
+            }
+            let open = mediator.datagrams.spares.open.values();
+            let own = open.filter(|(of, _)| *of == endpoint);
+            let own: usize = own.map(|(_, fds)| fds.len()).sum();
+            assert!(
+                came > 0 && own <= part && own + 2 >= part,
+                "{endpoint}: {own} of {part}"
+            );
+        }
     }
 
     #[test]
@@ -310,16 +345,11 @@ mod tests {
     /// However many of an endpoint's read nothing, of however many senders: others are sent to.
     #[test]
     fn an_endpoint_that_reads_nothing_takes_a_part_of_what_senders_have() {
-        let mut mediator = Mediator::default();
-        let own = Addresses::new(&[]).unwrap();
-        mediator.table = Table::new(LIMITS, vec![own, own]);
+        let mut mediator = of_three();
         let data = vec![7; 50_000];
         let mut kept = Vec::new();
         for sender in 1..=200 {
-            let family = circuit::Family::V4;
-            let name = secret().unwrap();
-            let made = mediator.table.create_datagram(sender, 0, family, name);
-            made.unwrap();
+            makes(&mut mediator, sender, 0);
         }
         let mut sends = |sender, at| {
             let name = secret().unwrap();

@@ -1,0 +1,115 @@
+//! Calls that wait, and go on as what they wait for comes.
+
+use super::*;
+
+/// Whose turn it may be, beside those at sockets at which something has changed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Also {
+    Nobody,
+    /// Those that wait for this.
+    Of(Why),
+    All,
+}
+
+/// One look at those that wait.
+#[derive(Default)]
+struct Round {
+    /// Who comes to wait from this number on, or to wait on, is not looked at in it.
+    end: u64,
+    /// Sockets at which something has changed.
+    stirred: BTreeSet<u64>,
+    /// Listening sockets of which the kernel has less room than the table says: one try is enough
+    /// for all.
+    full: BTreeSet<u64>,
+    /// Sockets at which somebody could go on who was looked at before.
+    missed: BTreeSet<u64>,
+}
+
+impl Mediator {
+    /// Calls that waited for what has come meanwhile: at sockets at which something changed, and those
+    /// that wait for what is named. Bound: each once for every one that goes on.
+    pub(super) fn wake(&mut self, also: Also, find: Find<'_>) {
+        let mut round = Round {
+            end: self.waits.next(),
+            ..Round::default()
+        };
+        let more = match also {
+            Also::Nobody => BTreeSet::new(),
+            Also::Of(why) => self.waits.sockets(why),
+            Also::All => self.waits.all_sockets(),
+        };
+        for at in more {
+            self.wake_at(at, &mut round, find);
+        }
+        while let Some(at) = self.table.stirred() {
+            round.stirred.insert(at);
+            self.wake_at(at, &mut round, find);
+        }
+        let of = (also != Also::All).then_some(&round.stirred);
+        self.room_for_crossings(of);
+        // Who was tried, and could go on since, is tried the next time.
+        for at in round.missed {
+            self.table.stir(at);
+        }
+    }
+
+    /// Those go on that wait at a socket and can.
+    fn wake_at(&mut self, at: u64, round: &mut Round, find: Find<'_>) {
+        for why in self.waits.whys(at) {
+            while let Some(first) = self.waits.first(at, why)
+                && !(why == Why::Room && round.full.contains(&at))
+                && self.is_ready(at, why)
+            {
+                if first >= round.end {
+                    round.missed.insert(at);
+                    break;
+                }
+                if let Some(waits) = self.waits.remove(at, why, first) {
+                    self.goes_on(waits, round, find);
+                }
+            }
+        }
+        if self.waits.first(at, Why::Room).is_none() {
+            self.waits.catches_up(at, false);
+        }
+    }
+
+    fn goes_on(&mut self, waits: Waits, round: &mut Round, find: Find<'_>) {
+        let Some((slot, listener)) = find(waits.program) else {
+            return self.done_with(waits.note);
+        };
+        if !listener.is_live(waits.call.id) {
+            return self.done_with(waits.note);
+        }
+        let begun = self.starts();
+        let again = std::mem::take(&mut self.again);
+        let came = self.attempt(slot, waits.program, (waits.note, &waits.call), listener);
+        if let Came::Waits { at, why: Why::Room } = came {
+            round.full.insert(at);
+        }
+        self.write();
+        // It waits on for as long as it would have.
+        self.until = waits.until.or(self.until);
+        self.finish(waits.program, waits.note, waits.call, listener, came);
+        self.again = again;
+        self.done_for(slot, begun);
+    }
+
+    /// Whether what somebody waits for at a socket has come.
+    fn is_ready(&self, at: u64, why: Why) -> bool {
+        let Some(socket) = self.table.socket(at) else {
+            return true;
+        };
+        let listens = matches!(socket.state(), circuit::State::Listening { .. });
+        match why {
+            Why::Relay => self.relays.is_over(at),
+            Why::Cross => self.crossings.is_over(at),
+            Why::Memory => self.crossings.memory.is_told(at),
+            Why::Meter => self.meters.takes() || self.meters.is_overdue(),
+            // It listens no more: who waits there is told.
+            Why::Accept | Why::Room if !listens => true,
+            Why::Accept => self.table.has_waiting(at) || self.unclaimed.has(at),
+            Why::Room => !self.table.is_full(at) || self.waits.is_passed(at, false),
+        }
+    }
+}
