@@ -4,8 +4,8 @@ use crate::scene::{OPEN, Scene};
 
 /// Answers what is asked, or `B20` by so many of a thousand bytes.
 const ANSWERS: &str = "
-import socket
-s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('10.1.1.10', 53)); s.settimeout(2); print('bound', flush=True)
+import socket, sys
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind((sys.argv[1], 53)); s.settimeout(2); print('bound', flush=True)
 while True:
     try: came, who = s.recvfrom(65536)
     except TimeoutError: continue
@@ -54,7 +54,7 @@ fn heard_beside(how: &str) {
     ] {
         scene.file(name, text);
     }
-    let server = scene.start("web", "exec python3 {f}/answers.py", "bound");
+    let server = scene.start("web", "exec python3 {f}/answers.py 10.1.1.10", "bound");
     let _deaf = scene.start("app", &format!("exec python3 {{f}}/deaf.py {how}"), "said");
     for kind in ["connected", "not"] {
         let said = scene.says("few", &format!("python3 {{f}}/bursts.py {kind}"));
@@ -76,6 +76,29 @@ fn nor_do_those_that_nobody_finds() {
 #[test]
 fn nor_does_one_that_hears_everybody() {
     heard_beside("alone 500 9000");
+}
+
+/// It was sent much by a sender that has no room any more, and hears another since.
+#[test]
+fn what_waits_at_who_hears_another_by_now_stays() {
+    const MOVES: &str = "
+import socket, time
+moved, deaf, keeps = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(3)]; moved.settimeout(2)
+keeps.connect(('10.1.1.10', 53)); keeps.send(b'x'); time.sleep(0.1)
+moved.connect(('10.1.1.10', 53)); moved.send(b'B50'); time.sleep(0.3)
+moved.connect(('10.1.1.12', 53)); moved.send(b'hello'); time.sleep(0.3)
+deaf.connect(('10.1.1.10', 53)); deaf.send(b'B400'); time.sleep(0.5)
+print(moved.recv(2000).decode())
+";
+    let scene = Scene::of(OPEN);
+    scene.file("answers.py", ANSWERS);
+    scene.file("moves.py", MOVES);
+    let serves = |at, to: &str| {
+        let line = format!("exec python3 {{f}}/answers.py {to}");
+        scene.start(at, &line, "bound")
+    };
+    let _servers = [serves("web", "10.1.1.10"), serves("few", "10.1.1.12")];
+    assert_eq!(scene.says("app", "python3 {f}/moves.py"), "hello\n");
 }
 
 /// Who cannot wait is let in beyond a listener's backlog, over and over; who waits there has its turns.
@@ -105,9 +128,9 @@ int main(void)
 }
 ";
     const SERVES: &str = "
-import socket
+import socket, time
 s = socket.socket(); s.bind(('10.1.1.10', 80)); s.listen(16); print('listens', flush=True)
-while True: s.accept()[0].close()
+while True: s.accept()[0].close(); time.sleep(0.002)
 ";
     let scene = Scene::of(OPEN);
     scene.compile("floods", FLOOD);
