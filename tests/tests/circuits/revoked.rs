@@ -76,9 +76,10 @@ fn circuits_are_cut_wherever_their_descriptors_are() {
         std::thread::sleep(Duration::from_millis(300));
         assert!(!reads.out().contains("ended"), "{how}: {}", reads.err());
         scene.apply(&guarded.replace("ports: [80]", "ports: [99]"));
-        // What `apply` has returned for holds.
-        std::thread::sleep(Duration::from_millis(200));
-        assert!(reads.out().contains("ended"), "{how} goes on");
+        // What `apply` has returned for holds: before anybody looks a second time.
+        let ended = |_: &e2e::Instance| reads.out().contains("ended");
+        let ended = scene.instance.until(Duration::from_millis(700), ended);
+        assert!(ended, "{how} goes on");
         scene.apply(&guarded);
     }
     let status = scene.instance.ask(&["status"]).unwrap();
@@ -159,9 +160,7 @@ while True: print(len(s.recv(65536)), flush=True)";
         "{}",
         takes.out()
     );
-    let heard = hears.out();
-    std::thread::sleep(Duration::from_millis(300));
-    assert_eq!(hears.out(), heard);
+    hears.falls_silent();
 }
 
 /// Of what connected sockets send natively, too.
@@ -189,20 +188,13 @@ while True:
     let moved = OPEN
         .replace(r#"[10.1.1.10, "fd00:1::10"]"#, "[10.1.1.13]")
         .replace(r#"[10.1.1.12, "fd00:1::12"]"#, "[10.1.1.10]");
-    // What it had not read by then it reads.
-    let hears_no_more = |of: &Program| {
-        std::thread::sleep(Duration::from_millis(500));
-        let heard = of.out();
-        std::thread::sleep(Duration::from_millis(300));
-        assert_eq!(of.out(), heard);
-    };
     scene.apply(&moved);
     let second = hears("few");
     second.until("b'x'");
-    hears_no_more(&first);
+    first.falls_silent();
     // Nor where nobody has it any more.
     scene.apply(&moved.replace("[10.1.1.10]", "[10.1.1.14]"));
-    hears_no_more(&second);
+    second.falls_silent();
 }
 
 /// Its operator is gone by then: a tenant is removed, and all are.

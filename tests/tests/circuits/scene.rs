@@ -318,6 +318,19 @@ impl Program {
         }
     }
 
+    /// Waits until it prints nothing new for 0.3 s, 20 s at most: what lies at it it reads, however slowly.
+    pub fn falls_silent(&self) {
+        let limit = Instant::now() + Duration::from_secs(20);
+        loop {
+            let heard = self.out().len();
+            std::thread::sleep(Duration::from_millis(300));
+            if self.out().len() == heard {
+                return;
+            }
+            assert!(Instant::now() < limit, "it hears more");
+        }
+    }
+
     /// Lets one go on that reads its input (a pipe).
     pub fn go_on(&mut self) {
         drop(self.child.stdin.take());
