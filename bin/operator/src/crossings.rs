@@ -32,7 +32,7 @@ const WAITING: usize = 256;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// And so long for room, as a connect by TCP tries; where none can be told that one waits, it is
 /// asked again after a while.
-const CONNECT: Duration = Duration::from_secs(127);
+pub const CONNECT: Duration = Duration::from_secs(127);
 const AGAIN: Duration = Duration::from_secs(1);
 /// Places that the other side's circuits were in, one after another, and sockets may live on in.
 const WITNESSES: usize = 4;
@@ -440,6 +440,11 @@ impl Crossings {
     /// The listening sockets that somebody waits for.
     pub fn awaited(&self) -> impl Iterator<Item = (u16, u64)> {
         self.waiting.iter().map(|(tag, _, at, _)| (*tag, *at))
+    }
+
+    /// Whether somebody waits for this one.
+    pub fn is_awaited(&self, at: u64) -> bool {
+        self.awaited().any(|(_, it)| it == at)
     }
 
     /// The first who waits by an agreement for a listening socket of which that is said; it waits

@@ -33,7 +33,7 @@ use crate::sockets::{self, Made};
 use crate::threads::Targets;
 use crate::turns::{SLOW, Spending, Spent};
 use crate::unclaimed::{By, Unclaimed};
-use crate::waiting::{Waiting, Waits, Why};
+use crate::waiting::{Key, Waiting, Waits, Why};
 use circuit::{
     Addresses, Asked, Carrier, Connect, Endpoint, Kind, Limits, Outcome, Pending, Table,
 };
@@ -85,8 +85,10 @@ pub struct Mediator {
     sweeps_at: usize,
     /// Who asks for it can have that asked again from then on.
     sweeps_after: Option<Instant>,
-    /// How long the call waits that is attempted, if it does.
-    until: Option<Instant>,
+    /// How long the call waits that is attempted, if it does, and what it is told then.
+    until: Option<(Instant, Errno)>,
+    /// Where it waited, if it did.
+    turn: Option<Key>,
     /// There was an operator before.
     follows: bool,
     live: Option<Live>,
@@ -146,6 +148,7 @@ impl Default for Mediator {
             follows: false,
             sweeps_after: None,
             until: None,
+            turn: None,
             live: None,
             rings: Rings::default(),
             waits: Waiting::default(),
@@ -324,6 +327,7 @@ impl Mediator {
         self.note = note;
         self.asked = None;
         self.until = None;
+        self.turn = None;
         self.datagrams.taken.clear();
         let came = match Call::of(call, listener, &mut self.targets) {
             Ok(mut call) => match self.perform(slot, &mut call) {
@@ -421,18 +425,24 @@ impl Mediator {
                 }
             }
             Came::Waits { at, why } => {
-                let until = self.until.take();
-                if let Some(before) = self.waits.ended_by(&call) {
-                    self.done_with(before.note);
+                let mut until = self.until.take();
+                let mut before = self.turn.take();
+                // A signal has it begin anew, and as TCP's it waits no longer for that.
+                if let Some((key, ended)) = self.waits.ended_by(&call) {
+                    self.done_with(ended.note);
+                    let is_same = (ended.at, ended.why) == (at, why);
+                    until = ended.until.filter(|_| is_same).or(until);
+                    before = Some(key);
                 }
-                self.waits.push(Waits {
+                let waits = Waits {
                     program,
                     note,
                     call,
                     at,
                     why,
                     until,
-                });
+                };
+                self.waits.push(waits, before);
                 return;
             }
         };

@@ -3,6 +3,7 @@
 
 use guard::guard;
 use notify::Notification;
+use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::time::Instant;
@@ -23,8 +24,8 @@ pub struct Waits {
     pub at: u64,
     /// For what.
     pub why: Why,
-    /// When it is told that nothing came (SO_RCVTIMEO, SO_SNDTIMEO).
-    pub until: Option<Instant>,
+    /// When it is told that nothing came (SO_RCVTIMEO, SO_SNDTIMEO; or as TCP gives up), and what.
+    pub until: Option<(Instant, Errno)>,
 }
 
 /// What a call waits for.
@@ -61,14 +62,17 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    /// One more, after those that wait there.
-    pub fn push(&mut self, waits: Waits) {
-        let key = (waits.at, waits.why, self.next);
-        self.by_why.insert((waits.why, waits.at, self.next));
-        self.due.extend(waits.until.map(|until| (until, key)));
+    /// One more, after those that wait there; or where it waited before for the same.
+    pub fn push(&mut self, waits: Waits, before: Option<Key>) {
+        let same = before.filter(|(at, why, _)| (*at, *why) == (waits.at, waits.why));
+        let same = same.filter(|key| !self.all.contains_key(key) && guard!("circuits-keeps-turn"));
+        let number = same.map_or(self.next, |(.., number)| number);
+        let key = (waits.at, waits.why, number);
+        self.by_why.insert((waits.why, waits.at, number));
+        self.due.extend(waits.until.map(|(until, _)| (until, key)));
         self.threads.insert(waits.call.thread, key);
         self.all.insert(key, waits);
-        self.next += 1;
+        self.next += u64::from(same.is_none());
     }
 
     /// The number of the next that comes to wait.
@@ -93,7 +97,7 @@ impl Waiting {
     pub fn remove(&mut self, at: u64, why: Why, number: u64) -> Option<Waits> {
         let waits = self.all.remove(&(at, why, number))?;
         self.by_why.remove(&(why, at, number));
-        if let Some(until) = waits.until {
+        if let Some((until, _)) = waits.until {
             self.due.remove(&(until, (at, why, number)));
         }
         let thread = waits.call.thread;
@@ -103,16 +107,16 @@ impl Waiting {
         Some(waits)
     }
 
-    /// What a thread waited for before this call: it has one at a time, so a signal has ended that
+    /// What a thread waited for before this call, and where: it has one at a time, so a signal has ended that
     /// one. It waits no more.
-    pub fn ended_by(&mut self, call: &Notification) -> Option<Waits> {
+    pub fn ended_by(&mut self, call: &Notification) -> Option<(Key, Waits)> {
         // Who has no number here is nobody in particular.
         let (at, why, number) = *self
             .threads
             .get(&call.thread)
             .filter(|_| call.thread != 0)?;
         match guard!("circuits-ended-by") {
-            true => self.remove(at, why, number),
+            true => Some(((at, why, number), self.remove(at, why, number)?)),
             false => None,
         }
     }
@@ -213,6 +217,7 @@ mod tests {
     use std::time::Duration;
 
     fn waits(note: u16, at: u64, why: Why, until: Option<Instant>) -> Waits {
+        let until = until.map(|until| (until, Errno::AGAIN));
         Waits {
             program: 1,
             note,
@@ -234,10 +239,10 @@ mod tests {
         let mut waiting = Waiting::default();
         let now = Instant::now();
         let soon = now.checked_add(Duration::from_millis(1));
-        waiting.push(waits(1, 7, Why::Room, None));
-        waiting.push(waits(2, 7, Why::Accept, soon));
-        waiting.push(waits(3, 7, Why::Room, None));
-        waiting.push(waits(4, 9, Why::Relay, None));
+        waiting.push(waits(1, 7, Why::Room, None), None);
+        waiting.push(waits(2, 7, Why::Accept, soon), None);
+        waiting.push(waits(3, 7, Why::Room, None), None);
+        waiting.push(waits(4, 9, Why::Relay, None), None);
         assert_eq!(waiting.whys(7), [Why::Accept, Why::Room]);
         assert_eq!(waiting.first(7, Why::Room), Some(0));
         assert_eq!(waiting.remove(7, Why::Room, 0).map(|it| it.note), Some(1));
@@ -269,15 +274,43 @@ mod tests {
         };
         for one in [first, other] {
             assert!(waiting.ended_by(&one.call).is_none());
-            waiting.push(one);
+            waiting.push(one, None);
         }
         let again = waits(3, 9, Why::Room, None);
-        assert_eq!(waiting.ended_by(&again.call).map(|it| it.note), Some(1));
-        waiting.push(again);
+        assert_eq!(waiting.ended_by(&again.call).map(|it| it.1.note), Some(1));
+        waiting.push(again, None);
         assert_eq!(waiting.all_sockets(), BTreeSet::from([7, 9]));
         assert!(waiting.remove(9, Why::Room, 2).is_some());
         assert!(waiting.ended_by(&again.call).is_none(), "it went on");
-        assert_eq!(waiting.ended_by(&other.call).map(|it| it.note), Some(2));
+        assert_eq!(waiting.ended_by(&other.call).map(|it| it.1.note), Some(2));
+    }
+
+    /// A signal has a call begin anew, and costs nobody the turn.
+    #[test]
+    fn who_comes_again_for_the_same_has_its_turn() {
+        let mut waiting = Waiting::default();
+        let of = |thread, why| {
+            let it = waits(thread, 7, why, None);
+            let call = Notification {
+                thread: thread.into(),
+                ..it.call
+            };
+            Waits { call, ..it }
+        };
+        for thread in 1..=3 {
+            waiting.push(of(thread, Why::Room), None);
+        }
+        let again = of(1, Why::Room);
+        let (before, _) = waiting.ended_by(&again.call).unwrap();
+        waiting.push(again, Some(before));
+        assert_eq!(waiting.first(7, Why::Room), Some(0));
+        // For another thing it comes last.
+        let (before, _) = waiting.ended_by(&again.call).unwrap();
+        waiting.push(of(1, Why::Accept), Some(before));
+        assert_eq!(waiting.first(7, Why::Room), Some(1));
+        assert_eq!(waiting.first(7, Why::Accept), Some(3));
+        waiting.push(of(4, Why::Room), None);
+        assert_eq!(waiting.next(), 5);
     }
 
     /// Those at which nobody waits any more are none for ever, and keep nobody from being one.
@@ -296,7 +329,7 @@ mod tests {
         for note in 0..10 {
             let program = u32::from(note % 2);
             let one = waits(note, u64::from(note % 3), Why::Accept, None);
-            waiting.push(Waits { program, ..one });
+            waiting.push(Waits { program, ..one }, None);
         }
         let (mut after, mut all) = (None, Vec::new());
         loop {

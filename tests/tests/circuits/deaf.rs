@@ -145,3 +145,88 @@ print('well')\"";
     assert_eq!(scene.says("few", line), "well\n");
     drop(flood);
 }
+
+/// A signal has its call begin anew, and costs it no turn.
+#[test]
+fn who_waits_for_room_keeps_its_turn_over_a_signal() {
+    const SERVES: &str = "
+import socket, time
+s = socket.socket(); s.bind(('10.1.1.10', 80)); s.listen(0); print('listens', flush=True)
+while True: time.sleep(0.05); s.accept()[0].close()
+";
+    const OTHERS: &str = "
+import socket, threading
+def one():
+    while True:
+        s = socket.socket(); s.connect(('10.1.1.10', 80)); s.close()
+for _ in range(10): threading.Thread(target=one).start()
+print('asks', flush=True)
+";
+    const INTERRUPTED: &str = "
+import signal, socket
+signal.signal(signal.SIGALRM, lambda *a: None); signal.siginterrupt(signal.SIGALRM, False)
+signal.setitimer(signal.ITIMER_REAL, 0.05, 0.05)
+s = socket.socket(); s.connect(('10.1.1.10', 80)); signal.setitimer(signal.ITIMER_REAL, 0); print('well')
+";
+    let scene = Scene::of(OPEN);
+    for (name, text) in [
+        ("serves.py", SERVES),
+        ("others.py", OTHERS),
+        ("interrupted.py", INTERRUPTED),
+    ] {
+        scene.file(name, text);
+    }
+    let _server = scene.start("web", "exec python3 {f}/serves.py", "listens");
+    let _others = scene.start("app", "exec python3 {f}/others.py", "asks");
+    let said = scene.says("few", "timeout 15 python3 {f}/interrupted.py");
+    assert_eq!(said, "well\n");
+}
+
+/// A server of several sockets that answers by another than it was asked by: what lies there unread has a part, too.
+#[test]
+fn nor_do_those_that_a_server_answers_by_another_of_its_sockets() {
+    const ANSWERS: &str = "
+import select, socket
+def made():
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    s.bind(('10.1.1.10', 53)); s.setblocking(False); return s
+a, b = made(), made(); other = {a: b, b: a}; print('bound', flush=True)
+while True:
+    for s in select.select([a, b], [], [])[0]:
+        try: came, who = s.recvfrom(2000); other[s].sendto(bytes(int(came)), who)
+        except BlockingIOError: pass
+";
+    const DEAF: &str = "
+import socket, time
+all = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(8)]
+for s in all: s.connect(('10.1.1.10', 53)); s.setblocking(False)
+for _ in range(60):
+    for s in all:
+        try: s.send(b'60000')
+        except OSError: pass
+    time.sleep(0.005)
+print('said', flush=True); time.sleep(100)
+";
+    const ASKS: &str = "
+import socket
+all = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(8)]; heard = []
+for s in all: s.connect(('10.1.1.10', 53)); s.settimeout(1)
+for s in all:
+    s.send(b'100')
+    try: heard.append(len(s.recv(2000)))
+    except TimeoutError: pass
+print(heard)
+";
+    let scene = Scene::of(OPEN);
+    for (name, text) in [
+        ("answers.py", ANSWERS),
+        ("deaf.py", DEAF),
+        ("asks.py", ASKS),
+    ] {
+        scene.file(name, text);
+    }
+    let _server = scene.start("web", "exec python3 {f}/answers.py", "bound");
+    let _deaf = scene.start("app", "exec python3 {f}/deaf.py", "said");
+    let said = scene.says("few", "python3 {f}/asks.py");
+    assert_eq!(said, format!("{:?}\n", [100; 8]));
+}

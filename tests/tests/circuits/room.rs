@@ -228,3 +228,38 @@ print(refused, 'fast' if longest < 0.8 else longest)
         "0 fast\n"
     );
 }
+
+/// The listener's own tenant has more that wait than are ever let in: who comes by the agreement has turns beside them.
+#[test]
+fn who_waits_from_across_has_turns_beside_the_tenants_own() {
+    const SERVES: &str = "
+import socket, time
+s = socket.socket(); s.bind(('10.1.1.10', 5432)); s.listen(2); print('serving', flush=True)
+while True: time.sleep(0.01); s.accept()[0].close()
+";
+    const OWN: &str = "
+import socket, threading
+def one():
+    while True:
+        s = socket.socket(); s.connect(('10.1.1.10', 5432)); s.close()
+for _ in range(16): threading.Thread(target=one).start()
+print('asks', flush=True)
+";
+    const ACROSS: &str = "
+import socket
+for n in range(20): s = socket.socket(); s.connect(('10.1.200.10', 5432)); s.close()
+print('well')
+";
+    let scene = scene(SPEC);
+    for (name, text) in [
+        ("serves.py", SERVES),
+        ("own.py", OWN),
+        ("across.py", ACROSS),
+    ] {
+        scene.file(name, text);
+    }
+    let _server = scene.start("red/db", "exec python3 {f}/serves.py", "serving");
+    let _own = scene.start("red/backup", "exec python3 {f}/own.py", "asks");
+    let line = "timeout 15 python3 {f}/across.py";
+    assert_eq!(scene.says("blue/app", line), "well\n");
+}

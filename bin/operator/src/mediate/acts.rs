@@ -1,6 +1,7 @@
 //! What is done for a program: its socket is made, bound, connected, listens, accepts, is shut.
 
 use super::*;
+use crate::crossings::CONNECT;
 use crate::decide::Ruling;
 use crate::tally::Seen;
 
@@ -239,7 +240,11 @@ impl Mediator {
             }) => {}
             Ok(Came::Waits { why: Why::Room, .. }) => {
                 let _ = self.table.connect_failed(cookie);
-                self.until = deadline(sockets::patience_to_connect(call.fd()?));
+                // As TCP says it: a connect that took longer than its program would wait goes on, for all that is known.
+                let patience = sockets::patience_to_connect(call.fd()?);
+                let errno = patience.map_or(Errno::TIMEDOUT, |_| Errno::INPROGRESS);
+                let until = deadline(patience.or(Some(CONNECT)));
+                self.until = until.map(|until| (until, errno));
             }
             _ => {
                 let _ = self.table.connect_failed(cookie);
@@ -254,11 +259,18 @@ impl Mediator {
         asked.is_some_and(|asked| asked == address || !guard!("circuits-unheard"))
     }
 
+    /// One of the tenant's own was let in: who waits there to come by an agreement is then, too. They would have no turn
+    /// where the tenant's own are enough to take every place.
+    fn passes_those_across(&mut self, at: u64) {
+        if self.crossings.is_awaited(at) && guard!("circuits-passed-across") {
+            self.waits.passes(at, true);
+            self.table.stir(at);
+        }
+    }
+
     /// One that could not wait was let in beyond a listener's backlog.
     pub(super) fn passes(&mut self, at: u64) {
-        let mut awaited = self.crossings.awaited();
-        let across = awaited.any(|(_, it)| it == at);
-        drop(awaited);
+        let across = self.crossings.is_awaited(at);
         let own = self.waits.first(at, Why::Room).is_some();
         for (waits, across) in [(own, false), (across, true)] {
             if waits {
@@ -356,6 +368,7 @@ impl Mediator {
                 false if more > 0 => self.passes(listener.cookie),
                 false => {}
             }
+            self.passes_those_across(listener.cookie);
             self.table.link(cookie, self.id_of(to));
             if far.is_some() && guard!("circuits-waits-as") {
                 self.table.waits_as(cookie, pending.token);
@@ -446,7 +459,8 @@ impl Mediator {
             if call.is_nonblocking()? {
                 return Err(Errno::AGAIN);
             }
-            self.until = deadline(sockets::patience(call.fd()?));
+            let until = deadline(sockets::patience(call.fd()?));
+            self.until = until.map(|until| (until, Errno::AGAIN));
             return Ok(Came::Waits {
                 at: cookie,
                 why: Why::Accept,

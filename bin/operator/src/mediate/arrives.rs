@@ -109,8 +109,7 @@ impl Mediator {
             }
         }
         for at in of.into_iter().flatten() {
-            let awaits = |this: &Mediator| this.crossings.awaited().any(|(_, it)| it == *at);
-            if self.waits.is_passed(*at, true) && !awaits(self) {
+            if self.waits.is_passed(*at, true) && !self.crossings.is_awaited(*at) {
                 self.waits.catches_up(*at, true);
             }
         }
@@ -129,12 +128,13 @@ impl Mediator {
         waiting > (backlog as usize).saturating_add(more)
     }
 
-    /// How many more than its backlog a listener has for one by an agreement: who waits has as many as one of its tenant's
-    /// own that could not, in its turn.
+    /// How many more than its backlog a listener has for one by an agreement: for who waits, in its turn, as many as that
+    /// agreement has places ([`has_places`](Self::has_places)), for the tenant's own could take any other number.
     fn beyond(&self, at: u64, waits: bool) -> usize {
-        match waits && !self.waits.is_passed(at, true) {
-            true => 0,
-            false => BEYOND_BACKLOG,
+        match (waits, self.waits.is_passed(at, true)) {
+            (false, _) => BEYOND_BACKLOG,
+            (true, false) => 0,
+            (true, true) => usize::MAX,
         }
     }
 

@@ -65,7 +65,7 @@ impl Mediator {
                     break;
                 }
                 if let Some(waits) = self.waits.remove(at, why, first) {
-                    self.goes_on(waits, round, find);
+                    self.goes_on(((at, why, first), waits), round, find);
                 }
             }
         }
@@ -74,7 +74,7 @@ impl Mediator {
         }
     }
 
-    fn goes_on(&mut self, waits: Waits, round: &mut Round, find: Find<'_>) {
+    fn goes_on(&mut self, (key, waits): (Key, Waits), round: &mut Round, find: Find<'_>) {
         let Some((slot, listener)) = find(waits.program) else {
             return self.done_with(waits.note);
         };
@@ -88,8 +88,9 @@ impl Mediator {
             round.full.insert(at);
         }
         self.write();
-        // It waits on for as long as it would have.
+        // It waits on for as long as it would have; for room, of which there is none for anybody then, in its turn.
         self.until = waits.until.or(self.until);
+        self.turn = (waits.why == Why::Room).then_some(key);
         self.finish(waits.program, waits.note, waits.call, listener, came);
         self.again = again;
         self.done_for(slot, begun);

@@ -160,10 +160,12 @@ fn a_circuit_that_is_cut_by_who_looks_for_its_other_end_is_cut() {
 
 /// A socket of WEB's that nobody has where it was seen, connected to NEAR.
 pub(super) fn connected(mediator: &mut Mediator) -> Made {
-    let made = sockets::datagram(true, [7; 16]).unwrap();
+    // Nobody else's: tests run side by side in one network.
+    let name = secret().unwrap();
+    let made = sockets::datagram(true, name).unwrap();
     let (family, table) = (circuit::Family::V4, &mut mediator.table);
     table
-        .create_datagram(made.cookie, WEB, family, [7; 16])
+        .create_datagram(made.cookie, WEB, family, name)
         .unwrap();
     let mut way = way(WEB, NEAR);
     way.local.port = 81;

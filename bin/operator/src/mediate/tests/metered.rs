@@ -477,14 +477,15 @@ fn waits(mediator: &mut Mediator) {
         arch: 0,
         arguments: [0; 6],
     };
-    mediator.waits.push(Waits {
+    let waits = Waits {
         program: 9,
         note: 0,
         call,
         at: 1,
         why: Why::Meter,
         until: None,
-    });
+    };
+    mediator.waits.push(waits, None);
     mediator.meters.awaits();
 }
 

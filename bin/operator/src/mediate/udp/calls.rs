@@ -135,7 +135,11 @@ impl Mediator {
                 Err(Errno::PIPE) if self.datagrams.shut.contains(&cookie) => {
                     return Err(Errno::PIPE);
                 }
-                Err(Errno::PERM) if self.by_another(cookie, receiver.cookie, data) => return Ok(()),
+                Err(Errno::PERM)
+                    if self.by_another((cookie, owner), (receiver.cookie, to), way, data) =>
+                {
+                    return Ok(());
+                }
                 Err(Errno::AGAIN | Errno::NOBUFS | Errno::PERM | Errno::PIPE) => {
                     self.finds_no_room(cookie, 1);
                     return Ok(());
@@ -150,14 +154,20 @@ impl Mediator {
     }
 
     /// Sends from the socket that a receiver is linked to, which shares the sender's port: AF_UNIX
-    /// lets no other send to it. Servers of several sockets answer by any of them.
-    fn by_another(&self, sender: u64, receiver: u64, data: &[u8]) -> bool {
-        let (Some(sender), Some(receiver)) =
-            (self.table.socket(sender), self.table.socket(receiver))
+    /// lets no other send to it. Servers of several sockets answer by any of them. Of that one's room the receiver has a
+    /// part as it has of any sender's.
+    fn by_another(
+        &mut self,
+        (sender, owner): (u64, u32),
+        (receiver, to): (u64, u32),
+        way: &Way,
+        data: &[u8],
+    ) -> bool {
+        let (Some(sender), Some(hears)) = (self.table.socket(sender), self.table.socket(receiver))
         else {
             return false;
         };
-        let Some(back) = receiver.way() else {
+        let (name, Some(back)) = (hears.name(), hears.way()) else {
             return false;
         };
         let linked = self
@@ -165,9 +175,18 @@ impl Mediator {
             .find_receiver(sender.endpoint(), &back, hash(&back));
         let linked = linked.and_then(|it| self.table.socket(it.cookie));
         let shares = linked.filter(|it| it.local().port == sender.local().port);
-        shares
-            .and_then(|it| self.at_place(it))
-            .is_some_and(|fd| sockets::sends(&fd, data, receiver.name()).is_ok())
+        let Some((by, fd)) = shares.and_then(|it| Some((it.cookie(), self.at_place(it)?))) else {
+            return false;
+        };
+        let has_part = self.has_part((by, &fd), (to, receiver), data.len());
+        if !has_part && guard!("circuits-part-another") || sockets::sends(&fd, data, name).is_err()
+        {
+            return false;
+        }
+        let keeps = sockets::keeps(data.len());
+        let sent = &mut self.datagrams.sent;
+        sent.sends((by, receiver), [owner, to], *way, keeps);
+        true
     }
 
     pub(in crate::mediate) fn receive(

@@ -58,6 +58,13 @@ pub(in crate::mediate) struct Room {
     pub(in crate::mediate) most: usize,
 }
 
+/// Bytes that lie at an endpoint at most, those of them at a receiver, and how many may lie there.
+struct Part {
+    of_endpoint: usize,
+    own: usize,
+    most: usize,
+}
+
 impl Pair {
     /// Whether it was looked for, and not found, of late.
     fn is_missed(&self) -> bool {
@@ -129,32 +136,38 @@ impl Sent {
         Some(pair)
     }
 
-    /// Whether a receiver of an endpoint may be sent so many bytes more: a quarter of the room, up to which polls show
-    /// some, is for all. An endpoint that has something there keeps as much for others as it takes, and a receiver leaves
-    /// a quarter of what is its endpoint's then to the rest of it.
+    /// Whether a receiver of an endpoint may be sent so many bytes more.
     pub(in crate::mediate) fn may(
         &mut self,
-        (sender, receiver): (u64, u64),
+        pair: (u64, u64),
         endpoint: u32,
         room: Room,
         more: usize,
     ) -> bool {
-        let Some(known) = self.senders.get_mut(&sender) else {
+        let Some(part) = self.part(pair, endpoint, room) else {
             return true;
         };
+        // One that is larger than any part, where rooms are small.
+        if part.of_endpoint == 0 && more > room.most / 8 {
+            return room.now.saturating_add(more) <= room.most / 2;
+        }
+        part.own.saturating_add(more) <= part.most || !guard!("circuits-part")
+    }
+
+    /// What part of a sender's room a receiver has, unless nothing lies anywhere: a quarter of the room, up to which polls
+    /// show some, is for all. An endpoint that has something there keeps as much for others as it takes, and a receiver
+    /// leaves a quarter of what is its endpoint's then to the rest of it.
+    fn part(&mut self, (sender, receiver): (u64, u64), endpoint: u32, room: Room) -> Option<Part> {
+        let known = self.senders.get_mut(&sender)?;
         if room.now == 0 {
             known.round += 1;
             known.at.clear();
-            return true;
+            return None;
         }
         let lies = known.at.get_mut(&endpoint).map_or(0, |at| {
             at.lies = room.now.min(at.lies);
             at.lies
         });
-        // One that is larger than any part, where rooms are small.
-        if lies == 0 && more > room.most / 8 {
-            return room.now.saturating_add(more) <= room.most / 2;
-        }
         let left = (room.most / 4).saturating_sub(room.now - lies);
         let part = match lies {
             0 => left,
@@ -164,17 +177,33 @@ impl Sent {
         let own = pair.filter(|it| it.round == known.round && it.ends[1] == endpoint);
         let own = own.map_or(0, |it| it.lies.min(lies));
         let left = part.saturating_sub(lies - own);
-        let part = match own {
+        let most = match own {
             0 => left,
             _ => left - left / 4,
         };
-        own.saturating_add(more) <= part || !guard!("circuits-part")
+        Some(Part {
+            of_endpoint: lies,
+            own,
+            most,
+        })
     }
 
-    /// Whether it is time to ask whether a receiver has read: it was sent much, and has had time to read it.
-    pub(in crate::mediate) fn is_doubted(&self, sender: u64, receiver: u64) -> bool {
-        let pair = self.pairs.get(&(sender, receiver));
-        pair.is_some_and(|it| it.lies >= MUCH && it.at.elapsed() >= PAUSE && !it.is_missed())
+    /// Whether it is time to ask whether a receiver has read: it was sent much, and has had time to read it, or half of its
+    /// part. Who is sent something all the time is asked often enough to be found with nothing once.
+    pub(in crate::mediate) fn is_doubted(
+        &mut self,
+        pair: (u64, u64),
+        endpoint: u32,
+        room: Room,
+    ) -> bool {
+        let known = self.pairs.get(&pair);
+        let Some(known) = known.filter(|it| it.lies >= MUCH && !it.is_missed()) else {
+            return false;
+        };
+        known.at.elapsed() >= PAUSE
+            || self
+                .part(pair, endpoint, room)
+                .is_some_and(|it| it.own >= it.most / 2 && guard!("circuits-doubted-half"))
     }
 
     /// Nothing lies at a receiver.
@@ -214,9 +243,16 @@ impl Sent {
         all.into_iter().map(|(_, receiver)| receiver).collect()
     }
 
-    /// The endpoints at which something lies of a sender, where most lies first.
-    pub(in crate::mediate) fn endpoints(&self, sender: u64) -> Vec<u32> {
-        let all = self.senders.get(&sender).into_iter().flat_map(|it| &it.at);
+    /// The endpoints at which more lies of a sender than at one, where most lies first, and that one: nobody has others lose
+    /// what they have less of.
+    pub(in crate::mediate) fn endpoints(&self, sender: u64, than: u32) -> Vec<u32> {
+        let known = self.senders.get(&sender);
+        let least = known
+            .and_then(|it| it.at.get(&than))
+            .map_or(0, |it| it.lies);
+        let all = known.into_iter().flat_map(|it| &it.at);
+        let more = |it: &At| it.lies > least || !guard!("circuits-drains-more");
+        let all = all.filter(|(at, it)| **at == than || more(it));
         let mut all: Vec<(usize, u32)> = all.map(|(at, it)| (it.lies, *at)).collect();
         all.sort_unstable();
         all.into_iter().rev().map(|(_, at)| at).collect()
@@ -298,7 +334,9 @@ mod tests {
         }
         now -= MARK / 2;
         assert!(fills(&mut sent, 1, now) > MARK / 4);
-        assert_eq!(sent.endpoints(1)[0], 1);
+        // Who has less loses nothing for it.
+        assert_eq!(sent.endpoints(1, 1), [1]);
+        assert_eq!(sent.endpoints(1, 3), [1, 2, 3]);
     }
 
     /// Nor does one of an endpoint's take all that is that endpoint's.
@@ -347,6 +385,26 @@ mod tests {
         assert!(!sent.may((1, 2), 1, room(now), 2000));
     }
 
+    /// Also without a pause: whoever reads has nothing there at some time.
+    #[test]
+    fn who_is_sent_something_all_the_time_is_asked_from_half_its_part_on() {
+        let mut sent = Sent::default();
+        let now = fills(&mut sent, 1, 0);
+        let mut lies = 0;
+        while !sent.is_doubted((1, 2), 2, room(now + lies)) {
+            assert!(sent.may((1, 2), 2, room(now + lies), 2000));
+            sent.sends((1, 2), [0, 2], WAY, 2000);
+            lies += 2000;
+        }
+        assert!(lies >= MUCH);
+        let mut more = 0;
+        while sent.may((1, 2), 2, room(now + lies + more), 2000) {
+            sent.sends((1, 2), [0, 2], WAY, 2000);
+            more += 2000;
+        }
+        assert!(more * 5 > lies * 4, "{more} after {lies}");
+    }
+
     /// One that is larger than any part is let in where its endpoint has nothing.
     #[test]
     fn what_is_larger_than_a_part_comes_where_there_is_room() {
@@ -378,14 +436,12 @@ mod tests {
         sent.sends((1, 3), [0, 2], WAY, MUCH);
         sent.sends((1, 4), [0, 2], WAY, MUCH);
         std::thread::sleep(PAUSE);
-        assert_eq!(
-            [3, 4, 5].map(|it| sent.is_doubted(1, it)),
-            [false, true, false]
-        );
+        let mut is_doubted = |it| sent.is_doubted((1, it), 2, room(MUCH));
+        assert_eq!([3, 4, 5].map(&mut is_doubted), [false, true, false]);
         sent.sends((1, 5), [0, 2], WAY, 100);
         sent.is_read(1, 4);
         assert_eq!(sent.receivers(1, 2), [5]);
-        assert_eq!(sent.endpoints(1), [2, 3]);
+        assert_eq!(sent.endpoints(1, 9), [2, 3]);
         sent.retain(&BTreeSet::from([1, 9]));
         assert!(sent.receivers(1, 2).is_empty());
         assert_eq!((sent.way(1, 5), sent.way(1, 9)), (None, Some(WAY)));

@@ -119,8 +119,8 @@ impl Mediator {
     }
 
     /// Whether there is room for what is sent to who hears this sender alone: its endpoint has its part. Where that is
-    /// taken, it is asked who has read; and if others' is, who was silent for longest loses what waits there, until there
-    /// is room. Nobody knows of who is not found. Bound: so many are looked for at a time.
+    /// taken, it is asked who has read; and if others' is, who was silent for longest of endpoints that have more loses what
+    /// waits there, until there is room. Nobody knows of who is not found. Bound: so many are looked for at a time.
     pub(in crate::mediate) fn has_part(
         &mut self,
         (cookie, fd): (u64, &OwnedFd),
@@ -128,26 +128,32 @@ impl Mediator {
         length: usize,
     ) -> bool {
         let more = sockets::keeps(length);
-        let may = |this: &mut Mediator| {
+        let room = || sockets::under_way(fd).map(|(now, most)| Room { now, most });
+        let may = |this: &mut Mediator, room: Option<Room>| {
             let sent = &mut this.datagrams.sent;
-            let may = |(now, most)| sent.may((cookie, receiver), to, Room { now, most }, more);
-            sockets::under_way(fd).is_none_or(may)
+            room.is_none_or(|room| sent.may((cookie, receiver), to, room, more))
         };
-        if self.datagrams.sent.is_doubted(cookie, receiver) {
-            self.has_read(cookie, receiver, false);
-        }
-        if may(self) {
+        let first = room();
+        let is_doubted = first.is_some_and(|room| {
+            let sent = &mut self.datagrams.sent;
+            sent.is_doubted((cookie, receiver), to, room)
+        });
+        let now = match is_doubted && self.has_read(cookie, receiver, false) {
+            true => room(),
+            false => first,
+        };
+        if may(self, now) {
             return true;
         }
         let all = self.datagrams.sent.receivers(cookie, to);
         let own = all.into_iter().filter(|it| *it != receiver);
         for own in std::iter::once(receiver).chain(own).take(LOOKS) {
-            if self.has_read(cookie, own, false) && may(self) {
+            if self.has_read(cookie, own, false) && may(self, room()) {
                 return true;
             }
         }
         let mut looks = 0;
-        for endpoint in self.datagrams.sent.endpoints(cookie) {
+        for endpoint in self.datagrams.sent.endpoints(cookie, to) {
             for other in self.datagrams.sent.receivers(cookie, endpoint) {
                 if other == receiver {
                     continue;
@@ -156,7 +162,7 @@ impl Mediator {
                     return false;
                 }
                 looks += 1;
-                if self.has_read(cookie, other, true) && may(self) {
+                if self.has_read(cookie, other, true) && may(self, room()) {
                     return true;
                 }
             }

@@ -56,12 +56,9 @@ impl Mediator {
             return;
         }
         for waits in self.waits.overdue(Instant::now()) {
-            // As TCP says it: a connect that took too long goes on, for all that is known.
-            let errno = match waits.why {
-                Why::Accept => Errno::AGAIN,
-                _ => Errno::INPROGRESS,
-            };
-            if let Some((slot, listener)) = find(waits.program) {
+            if let Some((slot, listener)) = find(waits.program)
+                && let Some((_, errno)) = waits.until
+            {
                 let begun = self.starts();
                 let _ = listener.answer(waits.call.id, Err(errno));
                 self.done_for(slot, begun);
