@@ -13,6 +13,8 @@ const MISSED: Duration = Duration::from_secs(1);
 /// Bytes that lie somewhere at most, after which it is asked, and how long nothing was sent there then.
 const MUCH: usize = 32 << 10;
 const PAUSE: Duration = Duration::from_millis(1);
+/// For so long after nobody was found to have read for it nobody is asked again for an endpoint.
+const REFUSED: Duration = Duration::from_millis(4);
 
 /// Of all senders.
 #[derive(Default)]
@@ -49,6 +51,7 @@ struct Sender {
 struct At {
     sent: usize,
     lies: usize,
+    refused: Option<Instant>,
 }
 
 /// A sender's room: bytes that lie unread, and how many may.
@@ -220,6 +223,25 @@ impl Sent {
             at.sent = at.sent.saturating_sub(lay);
             at.lies = at.lies.min(at.sent);
         }
+    }
+
+    /// There is no room for what is to be sent to an endpoint, whoever is asked.
+    pub(in crate::mediate) fn refuses(&mut self, sender: u64, endpoint: u32) {
+        let known = self.senders.get_mut(&sender);
+        if let Some(at) = known.and_then(|it| it.at.get_mut(&endpoint)) {
+            at.refused = Some(Instant::now());
+        }
+    }
+
+    /// Whether that was found a moment ago: who has an endpoint sent more than it reads does not have others wait for as
+    /// many searches.
+    pub(in crate::mediate) fn is_refused(&self, sender: u64, endpoint: u32) -> bool {
+        let at = self
+            .senders
+            .get(&sender)
+            .and_then(|it| it.at.get(&endpoint));
+        let refused = at.and_then(|it| it.refused);
+        refused.is_some_and(|at| at.elapsed() < REFUSED) && guard!("circuits-refused-part")
     }
 
     /// A receiver is not where it was seen.
@@ -403,6 +425,23 @@ mod tests {
             more += 2000;
         }
         assert!(more * 5 > lies * 4, "{more} after {lies}");
+    }
+
+    /// Until a moment is over, of this endpoint alone.
+    #[test]
+    fn where_nobody_has_read_nobody_is_asked_again_at_once() {
+        let mut sent = Sent::default();
+        for endpoint in [2, 3] {
+            sent.sends((1, 5), [0, endpoint], WAY, 100);
+        }
+        sent.refuses(1, 2);
+        sent.refuses(1, 4);
+        assert_eq!(
+            [2, 3, 4].map(|it| sent.is_refused(1, it)),
+            [true, false, false]
+        );
+        std::thread::sleep(REFUSED);
+        assert!(!sent.is_refused(1, 2));
     }
 
     /// One that is larger than any part is let in where its endpoint has nothing.

@@ -145,6 +145,9 @@ impl Mediator {
         if may(self, now) {
             return true;
         }
+        if self.datagrams.sent.is_refused(cookie, to) {
+            return false;
+        }
         let all = self.datagrams.sent.receivers(cookie, to);
         let own = all.into_iter().filter(|it| *it != receiver);
         for own in std::iter::once(receiver).chain(own).take(LOOKS) {
@@ -159,6 +162,7 @@ impl Mediator {
                     continue;
                 }
                 if looks >= LOOKS {
+                    self.datagrams.sent.refuses(cookie, to);
                     return false;
                 }
                 looks += 1;
@@ -167,6 +171,7 @@ impl Mediator {
                 }
             }
         }
+        self.datagrams.sent.refuses(cookie, to);
         false
     }
 
