@@ -692,7 +692,7 @@ fn a_services_drop_in_is_understood() {
         let example = example.replace("/usr/local/bin/bulkhead", &own);
         std::fs::write(folder.join("circuits.conf"), example).unwrap();
         // As distributions restrict theirs.
-        let service = "[Service]\nType=forking\nExecStart=/usr/bin/true\nCapabilityBoundingSet=\nNoNewPrivileges=yes\nRestrictNamespaces=yes\nPrivateUsers=yes\nSystemCallFilter=@system-service\nSystemCallFilter=~@privileged\n";
+        let service = "[Service]\nType=notify\nUser=daemon\nExecStart=/usr/bin/true\nCapabilityBoundingSet=\nNoNewPrivileges=yes\nRestrictNamespaces=yes\nPrivateUsers=yes\nSystemCallFilter=@system-service\nSystemCallFilter=~@privileged\n";
         std::fs::write(units.join("web.service"), service).unwrap();
         let daemon = "[Service]\nExecStart=/usr/bin/true\n";
         std::fs::write(units.join("bulkhead.service"), daemon).unwrap();
@@ -704,6 +704,12 @@ fn a_services_drop_in_is_understood() {
         Said::of(&mut command).unwrap()
     };
     let example = text("examples/circuits.conf");
+    // Root has the line that starts the program, and not those that the unit has beside.
+    let sets = |what: &str| example.lines().any(|line| line.starts_with(what));
+    assert!(sets("ExecStart=!/usr/local/bin/bulkhead run "), "{example}");
+    for what in ["User=", "Group=", "Type="] {
+        assert!(!sets(what), "{what} is the unit's own");
+    }
     let said = verify(&example);
     let restricts = |what: &str| {
         let mut command = Command::new("systemd-analyze");
@@ -724,6 +730,7 @@ fn a_services_drop_in_is_understood() {
     ] {
         assert!(!restricts(what), "{what}");
     }
+    assert!(restricts("User=/DynamicUser="));
     let wrong = verify(&example.replace("PrivateUsers=", "PrivateUser="));
     let _ = std::fs::remove_dir_all(&units);
     let about = |said: &Said| {
