@@ -251,8 +251,10 @@ fn owner(object: &str) -> Option<&str> {
     if let Some(agreement) = object.strip_prefix("agreement ") {
         return agreement.split_once('/').map(|(of, _)| of);
     }
-    if let Some(tenant) = object.strip_prefix("rules of ") {
-        return Some(tenant);
+    for of in ["rules of ", "default of "] {
+        if let Some(tenant) = object.strip_prefix(of) {
+            return Some(tenant);
+        }
     }
     let object = object.strip_prefix("tables of ").unwrap_or(object);
     object.strip_prefix("compartment ")

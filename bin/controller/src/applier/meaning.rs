@@ -1,11 +1,11 @@
 //! What a change means for who runs now, where no step says so: agreements that begin and end, memory that tenants come to
-//! share, endpoints that are cut off, circuits that end for a rate, an address or a rule.
+//! share, endpoints that are cut off, circuits that end for a rate, an address or a rule, what holds where no rule decides.
 
 use crate::deeds;
 use crate::world::World;
 use api::Change;
 use policy::Agreement;
-use spec::{Attach, Endpoint, State, Tenant};
+use spec::{Action, Attach, Endpoint, State, Tenant};
 use std::collections::BTreeMap;
 
 /// All of it, for people.
@@ -13,6 +13,7 @@ pub(super) fn meaning(old: &World, new: &World) -> Vec<Change> {
     let mut all = agreements(old, new);
     all.extend(endpoints(old, new));
     all.extend(rules(old, new));
+    all.extend(defaults(old, new));
     all
 }
 
@@ -111,6 +112,9 @@ fn endpoints(old: &World, new: &World) -> Vec<Change> {
     let mut told = Vec::new();
     for (name, now) in after {
         let Some(was) = before.get(&name) else {
+            if matches!(now.meter, Some(Meter::Counted | Meter::Rate)) {
+                told.push(change("change", name, NO_UDP.into()));
+            }
             continue;
         };
         if was.state != now.state {
@@ -135,11 +139,18 @@ fn endpoints(old: &World, new: &World) -> Vec<Change> {
         if let (Some(was), Some(now)) = (was.meter, now.meter)
             && let Some(reason) = metered(was, now)
         {
-            told.push(change("change", name, reason.into()));
+            told.push(change("change", name.clone(), reason.into()));
+            if was == Meter::Uncounted {
+                told.push(change("change", name, NO_UDP.into()));
+            }
         }
     }
     told
 }
+
+/// Of who is metered: programs that look names up notice first.
+const NO_UDP: &str =
+    "its circuits are metered: no UDP but inside it, so that names are to be looked up by TCP";
 
 fn stands(world: &World, tenant: &str, endpoint: &Endpoint) -> Stands {
     let alone = matches!(endpoint.attach(), Attach::Circuits(_));
@@ -202,6 +213,60 @@ fn rules(old: &World, new: &World) -> Vec<Change> {
         }
     }
     told
+}
+
+/// Tenants of which another answer holds where no rule decides: that the tables change says nothing of it.
+fn defaults(old: &World, new: &World) -> Vec<Change> {
+    let (Some((was, ..)), Some((is, ..))) = (old.made(), new.made()) else {
+        return Vec::new();
+    };
+    let before: BTreeMap<&str, &Tenant> = (was.tenants.iter())
+        .map(|tenant| (tenant.name.as_str(), tenant))
+        .collect();
+    let both = is.tenants.iter().filter_map(|tenant| {
+        let before = before.get(tenant.name.as_str())?;
+        Some((*before, tenant))
+    });
+    let told = both.filter_map(|(before, tenant)| {
+        let reason = other_default(before, tenant)?;
+        Some(change(
+            "change",
+            format!("default of {}", tenant.name.value),
+            reason,
+        ))
+    });
+    told.collect()
+}
+
+/// `deny becomes allow`, with the directions where it is not so in all.
+fn other_default(before: &Tenant, after: &Tenant) -> Option<String> {
+    let [was, is] = [before, after].map(|tenant| {
+        let all = tenant.defaults();
+        [all.inside, all.inbound, all.outbound]
+    });
+    let mut told = Vec::new();
+    for (now, words) in [
+        (Action::Deny, "allow becomes deny"),
+        (Action::Allow, "deny becomes allow"),
+    ] {
+        let directions = ["inside", "inbound", "outbound"];
+        let others = directions.iter().zip(was.iter().zip(&is));
+        let others: Vec<&str> = others
+            .filter(|(_, (was, is))| was != is && **is == now)
+            .map(|(direction, _)| *direction)
+            .collect();
+        match others.len() {
+            0 => {}
+            3 => told.push(words.to_owned()),
+            _ => told.push(format!("{}: {words}", others.join(", "))),
+        }
+    }
+    let why = match (&before.policy, &after.policy) {
+        (None, Some(_)) => " (there was no policy)",
+        (Some(_), None) => " (there is no policy any more)",
+        _ => "",
+    };
+    (!told.is_empty()).then(|| format!("{}{why}", told.join("; ")))
 }
 
 /// All that a tenant's rules are made of, whom they mean included.

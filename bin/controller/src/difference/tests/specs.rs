@@ -479,6 +479,7 @@ tenants:
 fn which_circuits_end_by_a_change_is_told() {
     const APP: &str = "{name: app, subnet: lan, addresses: [10.1.1.11], attach: circuits}";
     const OPEN: &str = "{rules: [{name: db, action: allow, to: {endpoint: app}}]}";
+    const UNMETERED: &str = "endpoint red/app: its circuits are metered: no UDP but inside it, so that names are to be looked up by TCP";
     let text = |app: &str, policy: &str| {
         format!(
             "version: 1\ntenants:\n  - name: red\n    subnets: [{{name: lan, prefixes: [10.1.1.0/24]}}]\n    \
@@ -514,8 +515,11 @@ fn which_circuits_end_by_a_change_is_told() {
         "guardrails: [{name: mail, action: deny, protocol: tcp, ports: [25]}]\ntenants:",
     );
     for other in [&denied, &default, &labelled, &guarded] {
-        assert_eq!(means(&base, other), ends, "{other}");
-        assert!(means(&fifo(&base), &fifo(other)).is_empty(), "{other}");
+        let told = means(&base, other);
+        assert_eq!(told.first().map(String::as_str), Some(ends[0]), "{other}");
+        assert_eq!(told.len(), 1 + usize::from(other == &default), "{other}");
+        let of_packets = means(&fifo(&base), &fifo(other));
+        assert_eq!(of_packets.len(), told.len() - 1, "{of_packets:?}");
     }
     // How circuits are counted.
     let none = base.clone();
@@ -557,8 +561,64 @@ fn which_circuits_end_by_a_change_is_told() {
             "circuits that begin from now on are not metered",
         ),
     ] {
-        let line = format!("endpoint red/app: {told}");
-        assert_eq!(means(before, after), [line]);
+        let mut lines = vec![format!("endpoint red/app: {told}")];
+        if before == &none {
+            lines.push(UNMETERED.to_owned());
+        }
+        assert_eq!(means(before, after), lines);
     }
     assert!(means(&rate, &faster).is_empty());
+    // An endpoint that comes is told of too.
+    let nobody = text("{name: other, subnet: lan, attach: fifo}", "{rules: []}");
+    assert_eq!(means(&nobody, &rate), [UNMETERED]);
+}
+
+/// What holds where no rule decides is said in words, of tenants with packets too.
+#[test]
+fn another_default_is_told() {
+    let text = |policy: &str| {
+        format!(
+            "version: 1\ntenants:\n  - name: shop\n    subnets: [{{name: lan, prefixes: [10.1.1.0/24]}}]\n    \
+             endpoints: [{{name: web, subnet: lan, attach: fifo}}]\n{policy}"
+        )
+    };
+    let means = |before: &str, after: &str| -> Vec<String> {
+        let old = made(&text(before), &World::default());
+        let new = made(&text(after), &old);
+        let plan =
+            crate::applier::planned(&between(&old, &new), &existing(&old), [&old, &new], None);
+        let all = plan.changes.iter().filter(|it| it.action == "change");
+        all.map(|it| format!("{}: {}", it.object, it.reason))
+            .collect()
+    };
+    let none = "";
+    let deny = "    policy: {default: deny}\n";
+    let allow = "    policy: {default: allow}\n";
+    let mixed = "    policy: {default: {inside: deny, inbound: allow}}\n";
+    for (before, after, told) in [
+        (none, deny, "allow becomes deny (there was no policy)"),
+        (
+            deny,
+            none,
+            "deny becomes allow (there is no policy any more)",
+        ),
+        (deny, allow, "deny becomes allow"),
+        (allow, deny, "allow becomes deny"),
+        (allow, mixed, "inside: allow becomes deny"),
+        (deny, mixed, "inbound, outbound: deny becomes allow"),
+        (
+            mixed,
+            "    policy: {rules: []}\n",
+            "inbound: allow becomes deny; inside: deny becomes allow",
+        ),
+    ] {
+        let line = format!("default of shop: {told}");
+        assert_eq!(means(before, after), [line], "{before} {after}");
+        assert!(crate::deeds::is_own("default of shop", "shop"));
+    }
+    for same in [none, deny, allow, mixed] {
+        assert!(means(same, same).is_empty(), "{same}");
+    }
+    // A policy that lets all pass is as none.
+    assert!(means(none, allow).is_empty());
 }
