@@ -8,7 +8,7 @@ use crate::server::Server;
 use crate::supervisor::Supervisor;
 use crate::turns::Rank;
 use crate::world::World;
-use api::{Circuit, Fault, Flow, Whose};
+use api::{Circuit, Fault, Flow, RuleName, Whose};
 use axum::Json;
 use axum::extract::{Path, State};
 use command::verbs::{
@@ -86,6 +86,20 @@ pub fn kind(carrier: u8) -> Option<&'static str> {
     KINDS.get(usize::from(number)).copied()
 }
 
+/// Between whom it is, by what and by whose rules: a line of the audit log.
+pub fn described(flow: &Flow) -> String {
+    let rule = |rule: &RuleName| match &rule.place {
+        Some(at) => format!("{} {} ({}:{})", rule.kind, rule.name, at.file, at.line),
+        None => format!("{} {}", rule.kind, rule.name).trim_end().to_owned(),
+    };
+    let [from, to] = flow.rules.each_ref().map(rule);
+    let kind = flow.circuit.as_ref().map_or("", |it| it.kind.as_str());
+    format!(
+        "from {} {} to {} {}, {}, {kind}, by {from} and {to}",
+        flow.from, flow.source, flow.to, flow.destination, flow.protocol,
+    )
+}
+
 /// Cuts a circuit: both its ends find it over.
 #[utoipa::path(post, path = "/v1/circuits/{id}/cut", params(("id" = String, Path)),
     responses((status = 200), (status = 403, body = Fault), (status = 404, body = Fault)))]
@@ -109,6 +123,9 @@ pub async fn cut(
         reserved: 0,
         id: number,
     };
+    // Of one that is over nobody knows any more between whom it was.
+    deed.details
+        .extend(flows::circuit(&server, &world, compartment, &id).await);
     let outcome = cut_one(&server.supervisor, &body, &id).await;
     if let Err(Failure(fault)) = &outcome {
         deed.outcome.clone_from(&fault.message);
@@ -171,4 +188,46 @@ fn unknown(id: &str) -> Fault {
         format!("there is no circuit {id}"),
         "`bulkhead circuits` lists them; one that ended has no id any more",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use api::Where;
+
+    #[test]
+    fn a_circuit_is_described_with_its_ends_and_what_let_it_begin() {
+        let place = Where {
+            file: "shop.yaml".into(),
+            line: 9,
+            column: 3,
+        };
+        let flow = Flow {
+            from: "shop/web".into(),
+            to: "shop/db".into(),
+            protocol: "tcp".into(),
+            source: "10.1.1.10:40001".into(),
+            destination: "10.1.1.11:6379".into(),
+            rules: [
+                RuleName {
+                    kind: "rule".into(),
+                    name: "shop/redis".into(),
+                    place: Some(place),
+                },
+                RuleName {
+                    kind: "default".into(),
+                    ..RuleName::default()
+                },
+            ],
+            circuit: Some(Circuit {
+                kind: "kernel".into(),
+                ..Circuit::default()
+            }),
+            ..Flow::default()
+        };
+        assert_eq!(
+            described(&flow),
+            "from shop/web 10.1.1.10:40001 to shop/db 10.1.1.11:6379, tcp, kernel, by rule shop/redis (shop.yaml:9) and default"
+        );
+    }
 }

@@ -32,6 +32,9 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// Between two looks at a page that is being written.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
+/// For what is written down of a circuit that is cut.
+const BEFORE_A_CUT: Duration = Duration::from_millis(500);
+
 /// One listing at a time: a switch gives up one that is under way for the next.
 static LISTING: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
@@ -107,6 +110,29 @@ pub async fn flows(
         found.silent.iter_mut().for_each(|one| name.clone_into(one));
     }
     Ok(Json(found))
+}
+
+/// What the audit log says of a circuit that is about to be cut; `None`: it is not among those that its operator lists,
+/// or that says nothing soon. Who is to be cut waits for no more.
+pub async fn circuit(
+    server: &Server,
+    world: &World,
+    compartment: u32,
+    id: &str,
+) -> Option<String> {
+    let body = list(compartment, u32::MAX, MOST as u32, 1);
+    let asked = async {
+        let _alone = LISTING.lock().await;
+        listed(&server.supervisor, &body).await
+    };
+    let listing = tokio::time::timeout(BEFORE_A_CUT, asked).await.ok()??;
+    let names = Names::of(world);
+    let rows = listing.rows.iter().filter_map(|row| match row {
+        Listed::Circuit(row) => circuits::told(row, compartment, world, &names),
+        Listed::Flow(_) => None,
+    });
+    let mut rows = rows.filter(|flow| flow.circuit.as_ref().is_some_and(|it| it.id == id));
+    rows.next().map(|flow| circuits::described(&flow))
 }
 
 /// How many circuits there are, by compartment and kind. Datagram sockets are none.

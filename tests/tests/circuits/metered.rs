@@ -448,6 +448,15 @@ fn a_circuit_is_seen_with_its_rule_and_cut_by_its_id() {
         let far = goes().unwrap() + 5;
         assert!(scene.instance.until(limit, |_| goes() > Some(far)));
         assert_eq!(circuits(&scene).len(), 1);
+        // The log says which it was, though it is not there any more.
+        let audit = scene.instance.say(&["audit", "--json"]).unwrap();
+        let ends = |end: &str| one[end].as_str().unwrap().to_owned();
+        let (source, destination) = (ends("source"), ends("destination"));
+        let which = format!("from red/app {source} to red/web {destination}, tcp, {kind}, by rule");
+        let line = audit.out.lines().find(|line| line.contains("circuit-cut"));
+        let line = line.unwrap_or_else(|| panic!("{audit:?}"));
+        assert!(line.contains(&which), "{line}");
+        assert!(line.contains("red/app-to-web ("), "{line}");
         // A second time it is unknown, as are others that are none.
         for id in [id.as_str(), "1-1", "999-5", "x", "--", "1", ""] {
             let said = cut(&scene, id);
