@@ -48,7 +48,8 @@ pub enum Verb {
     /// Circuits just now: by what their bytes go, how old they are, what is counted; or cut one
     ///
     /// KIND is kernel, ring (memory that both programs share), metered (a process that counts and
-    /// keeps rates: only of these bytes are known) or proxied (TCP to who has packets).
+    /// keeps rates: only of these bytes are known) or proxied (TCP to who has packets). With --listeners
+    /// it is who waits for whoever comes that is listed, as by `ss -lntu` elsewhere.
     Circuits(Circuits),
     /// What each rule of a tenant decided: connections let begin, packets denied
     Rules(Rules),
@@ -219,6 +220,9 @@ pub struct Circuits {
     /// So many at most
     #[arg(long, short = 'n', default_value_t = 100, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub most: u32,
+    /// Sockets that listen, and those of UDP that are bound and not connected
+    #[arg(long, short)]
+    pub listeners: bool,
     /// What to do instead of listing them
     #[command(subcommand)]
     pub verb: Option<CircuitVerb>,

@@ -8,7 +8,7 @@ use crate::server::Server;
 use crate::supervisor::Supervisor;
 use crate::turns::Rank;
 use crate::world::World;
-use api::{Circuit, Fault, Flow, RuleName, Whose};
+use api::{Circuit, Fault, Flow, Listener, RuleName, Whose};
 use axum::Json;
 use axum::extract::{Path, State};
 use command::verbs::{
@@ -44,6 +44,20 @@ pub fn told(row: &Row, compartment: u32, world: &World, names: &Names) -> Option
             counted: kind == "metered",
         }),
         ..flow
+    })
+}
+
+/// A socket that waits, with its endpoint's name; `None`: it is none.
+pub fn waiting(row: &Row, compartment: u32, world: &World) -> Option<Listener> {
+    let end = &row.flow.a;
+    let protocol = flows::protocol(row.flow.protocol);
+    let [waiting, backlog] = row.rate.map(|it| (protocol == "tcp").then_some(it));
+    Some(Listener {
+        endpoint: world.name_at(compartment, end.slot)?,
+        address: flows::at(end.source, end.source_port, row.flow.protocol),
+        protocol,
+        waiting,
+        backlog,
     })
 }
 

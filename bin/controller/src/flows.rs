@@ -12,10 +12,10 @@ use crate::supervisor::Supervisor;
 use crate::turns::Kind;
 use crate::view;
 use crate::world::World;
-use api::{Fault, Flow, Flows, RuleCount, Rules};
+use api::{Fault, Flow, Flows, Listeners, RuleCount, Rules};
 use axum::Json;
 use axum::extract::{Path, Query, State};
-use command::verbs::ListFlows;
+use command::verbs::{LISTENERS, ListFlows};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -114,12 +114,7 @@ pub async fn flows(
 
 /// What the audit log says of a circuit that is about to be cut; `None`: it is not among those that its operator lists,
 /// or that says nothing soon. Who is to be cut waits for no more.
-pub async fn circuit(
-    server: &Server,
-    world: &World,
-    compartment: u32,
-    id: &str,
-) -> Option<String> {
+pub async fn circuit(server: &Server, world: &World, compartment: u32, id: &str) -> Option<String> {
     let body = list(compartment, u32::MAX, MOST as u32, 1);
     let asked = async {
         let _alone = LISTING.lock().await;
@@ -170,6 +165,74 @@ pub async fn circuit_counts(server: &Server, world: &World) -> BTreeMap<(String,
         }
     }
     counts
+}
+
+/// Which sockets that wait.
+#[derive(Deserialize, IntoParams)]
+pub struct Waiting {
+    /// `TENANT/ENDPOINT`: only its own. Without it all of the host.
+    endpoint: Option<String>,
+    /// So many at most; 1 to 1000.
+    #[serde(default = "hundred")]
+    most: u32,
+}
+
+/// Sockets of circuits that wait for whoever comes.
+#[utoipa::path(get, path = "/v1/listeners", params(Waiting),
+    responses((status = 200, body = Listeners), (status = 404, body = Fault)))]
+pub async fn listeners(
+    viewer: Viewer,
+    State(server): State<Arc<Server>>,
+    Query(wanted): Query<Waiting>,
+) -> Result<Json<Listeners>, Failure> {
+    let world = server.world.world();
+    let most = wanted.most.clamp(1, MOST as u32);
+    let with = world.with_circuits();
+    let asked: Vec<(u32, u32)> = match wanted.endpoint.as_deref() {
+        Some(name) => {
+            let (tenant, endpoint) = name.split_once('/').unwrap_or((name, ""));
+            let found = world
+                .endpoint(tenant, endpoint)
+                .filter(|_| viewer.sees(tenant))
+                .ok_or_else(|| no_endpoint(tenant, endpoint))?;
+            let of = found.circuits.then_some((found.compartment, found.slot));
+            of.into_iter().collect()
+        }
+        None => {
+            let own = |one: &&api::Compartment| match viewer.tenant() {
+                Some(name) => one.tenants.iter().any(|tenant| tenant == name),
+                None => true,
+            };
+            let all = world.compartments().iter().filter(own);
+            let all = all.filter(|one| with.contains(&one.id));
+            all.map(|one| (one.id, u32::MAX)).collect()
+        }
+    };
+    let place = server.place(&viewer, Kind::Look)?;
+    let _turn = server.alone(place).await;
+    let _alone = LISTING.lock().await;
+    let mut told = Listeners::default();
+    for (compartment, slot) in asked {
+        let body = list(compartment, slot, MOST as u32, LISTENERS);
+        let Some(listing) = listed(&server.supervisor, &body).await else {
+            told.silent.push(name_of(&world, body.compartment));
+            continue;
+        };
+        told.seen = told.seen.saturating_add(listing.seen);
+        let rows = listing.rows.iter().filter_map(|row| match row {
+            Listed::Circuit(row) => circuits::waiting(row, body.compartment, &world),
+            Listed::Flow(_) => None,
+        });
+        told.listeners.extend(rows);
+    }
+    if let Some(name) = viewer.tenant() {
+        told.listeners.retain(|it| view::has(&it.endpoint, name));
+        told.seen = told.listeners.len() as u64;
+        told.silent.iter_mut().for_each(|one| name.clone_into(one));
+    }
+    told.listeners.sort();
+    told.listeners.truncate(most as usize);
+    Ok(Json(told))
 }
 
 fn list(compartment: u32, slot: u32, most: u32, circuits: u32) -> ListFlows {

@@ -300,6 +300,11 @@ pub fn usage(mut row: UsageRow) -> UsageRow {
     row
 }
 
+/// Whether an endpoint, by its name, is the tenant's own.
+pub fn has(endpoint: &str, name: &str) -> bool {
+    endpoint.split_once('/').is_some_and(|(of, _)| of == name) || !guard!("tenant-listeners")
+}
+
 /// A connection that an endpoint of its own has a side of, as that side sees it.
 pub fn flow(flow: Flow, name: &str) -> Option<Flow> {
     let own = |end: &str| end.split_once('/').is_some_and(|(of, _)| of == name);
@@ -449,6 +454,14 @@ mod tests {
             file: file.into(),
             line,
             column: 1,
+        }
+    }
+
+    #[test]
+    fn who_listens_elsewhere_is_not_told() {
+        assert!(has("blue/app", "blue"));
+        for other in ["bluer/app", "red/blue", "blue", ""] {
+            assert!(!has(other, "blue"), "{other}");
         }
     }
 

@@ -1,7 +1,7 @@
 //! Circuits that are there: listed, and cut.
 
-use circuit::{Endpoint, Kind, Socket, Table};
-use command::verbs::ListFlows;
+use circuit::{Endpoint, Kind, Socket, State, Table};
+use command::verbs::{LISTENERS, ListFlows};
 use core::ops::Range;
 use guard::guard;
 use image::CompartmentImage;
@@ -19,7 +19,7 @@ use crate::place;
 /// Numbers of descriptors that are looked at for a socket that is no longer where it was.
 pub const NUMBERS: i32 = 4096;
 
-/// Writes the circuits of a slot, or of all, as a switch lists connections; of UDP, sockets
+/// Writes the circuits of a slot, or of all, or the sockets that wait there, as a switch lists connections; of UDP, sockets
 /// that are connected and not cut. What passed by them is known of those that are metered.
 pub fn list(
     table: &Table,
@@ -34,11 +34,17 @@ pub fn list(
         return;
     };
     let (mut seen, mut rows) = (0, 0);
-    let across = |it: &Socket| it.crossing() != 0 && it.state() == circuit::State::Connected;
+    let across = |it: &Socket| it.crossing() != 0 && it.state() == State::Connected;
     let has_id = |it: &Socket| it.is_initiator() || it.is_let_in() || across(it);
-    let goes = |it: &&Socket| has_id(it) && !is_cut(&it.cookie());
+    let goes = |it: &&Socket| match asked.circuits {
+        LISTENERS => is_waiting(it),
+        _ => has_id(it) && !is_cut(&it.cookie()),
+    };
     for socket in table.all().filter(goes) {
-        let mut row = row(table, socket, image, now);
+        let mut row = match asked.circuits {
+            LISTENERS => waiting(table, socket),
+            _ => row(table, socket, image, now),
+        };
         let (a, b) = (row.flow.a.slot, row.flow.b.slot);
         if asked.slot != u32::MAX && asked.slot != a && asked.slot != b {
             continue;
@@ -60,6 +66,43 @@ pub fn list(
     page.store(COUNT_AT, rows as u64);
     page.store(SEEN_AT, seen);
     page.publish(MAGIC_AT, MAGIC);
+}
+
+/// Whether whoever may comes to it: a circuit it is not.
+fn is_waiting(socket: &Socket) -> bool {
+    match socket.kind() {
+        Kind::Stream => matches!(socket.state(), State::Listening { .. }),
+        Kind::Datagram => socket.state() == State::Bound,
+    }
+}
+
+/// A socket that waits, with what waits at it.
+fn waiting(table: &Table, socket: &Socket) -> Row {
+    let local = socket.local();
+    let end = End {
+        slot: socket.endpoint(),
+        source: local.ip,
+        source_port: local.port,
+        ..End::default()
+    };
+    let (protocol, rate) = match socket.state() {
+        State::Listening { backlog } => {
+            let waits = table.waiting(socket.cookie()).count();
+            (TCP, [waits as u64, backlog.into()])
+        }
+        _ => (UDP, [0; 2]),
+    };
+    let flow = flows::Row {
+        a: end,
+        b: end,
+        protocol,
+        ..flows::Row::default()
+    };
+    Row {
+        flow,
+        rate,
+        ..Row::default()
+    }
 }
 
 fn row(table: &Table, socket: &Socket, image: Option<&CompartmentImage<'_>>, now: u64) -> Row {

@@ -76,6 +76,39 @@ pub struct Circuit {
     pub counted: bool,
 }
 
+/// Sockets of circuits that wait for whoever comes: listening ones, and those of UDP that are bound and not connected.
+/// All of it is what confined operators allege.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct Listeners {
+    /// At most so many as were asked for.
+    pub listeners: Vec<Listener>,
+    /// How many there were in all.
+    pub seen: u64,
+    /// Compartments whose operator did not answer in time.
+    pub silent: Vec<String>,
+}
+
+/// One of them.
+#[derive(
+    Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema,
+)]
+#[serde(default)]
+pub struct Listener {
+    /// Whose programs have it.
+    pub endpoint: String,
+    /// `tcp` or `udp`.
+    pub protocol: String,
+    /// `ADDRESS:PORT`; `0.0.0.0` and `[::]`: any of its endpoint's.
+    pub address: String,
+    /// Connections that wait to be accepted; nothing of UDP.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waiting: Option<u64>,
+    /// How many may, but for what an endpoint may have waiting; nothing of UDP.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub backlog: Option<u64>,
+}
+
 /// A rule by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]

@@ -15,7 +15,7 @@ pub mod usage;
 pub use change::{Applied, Change, Needs, Plan, Proof, Undertaking};
 pub use explain::{Explanation, Judgement, Translation, Way};
 pub use fault::{Fault, Finding, Where, Whose};
-pub use flows::{Circuit, Flow, Flows, RuleCount, RuleName, Rules};
+pub use flows::{Circuit, Flow, Flows, Listener, Listeners, RuleCount, RuleName, Rules};
 pub use live::{DropCount, EndpointRates, Happening, Sample};
 pub use state::{
     Agreement, Aside, Compartment, Death, Endpoint, Half, HistoryEntry, Limit, Operator, Recorded,

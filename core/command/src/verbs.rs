@@ -520,10 +520,12 @@ body! {
         slot: u32,
         /// So many rows at most (`telemetry::flows::MOST`).
         most: u32,
-        /// 0: connections of its switch; 1: circuits.
+        /// 0: connections of its switch; 1: circuits; [`LISTENERS`]: sockets that wait for whoever comes.
         circuits: u32,
     }
 }
+/// In [`ListFlows::circuits`]: sockets that listen, and those of UDP that are bound and not connected.
+pub const LISTENERS: u32 = 2;
 body! {
     /// Trace a frame as if it had come by this port. The answer does not wait for it.
     Trace: Trace {

@@ -25,7 +25,8 @@ pub struct Row {
     pub carrier: u8,
     /// Nanoseconds since it began; `u64::MAX`: not known.
     pub age: u64,
-    /// Bytes a second just now, of those that are counted.
+    /// Bytes a second just now, of those that are counted. Of a socket that listens, how many wait at it to be accepted, and
+    /// its backlog.
     pub rate: [u64; 2],
 }
 

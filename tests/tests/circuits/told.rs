@@ -211,3 +211,63 @@ fn who_gets_anothers_slot_is_told_nothing_of_it() {
     let said = scene.why(&token, &has);
     assert!(said.contains("refused 1 call by no-neighbour"), "{said}");
 }
+
+/// What `ss` shows elsewhere: who listens, with what waits there, and who is sent to by UDP.
+#[test]
+fn who_listens_is_listed_to_its_own_tenant_and_to_the_host() {
+    const LISTENS: &str = r"
+import socket, time
+t = socket.socket(); t.bind(('10.1.1.10', 5432)); t.listen(7)
+s = socket.socket(socket.AF_INET6); s.bind(('::', 5440)); s.listen(3)
+u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); u.bind(('0.0.0.0', 53))
+c = socket.socket(); c.connect(('10.1.1.10', 5432))
+idle = socket.socket(); idle.bind(('0.0.0.0', 9999))
+print('there', flush=True); time.sleep(600)
+";
+    let scene = Scene::of_several(SPEC, &["red/db", "blue/app"]);
+    scene.file("listens.py", LISTENS);
+    let list = |token: Option<&Path>, words: &[&str]| -> Value {
+        let words = [&["--json", "circuits", "--listeners"], words].concat();
+        let command = match token {
+            Some(token) => scene.of_tenant(token, &words),
+            None => scene.instance.command(&words),
+        };
+        let said = scene.run(command);
+        assert!(said.ok(), "{said:?}");
+        serde_json::from_str(&said.out).unwrap()
+    };
+    assert_eq!(list(None, &[])["listeners"], serde_json::json!([]));
+    let program = scene.start("red/db", "exec python3 {f}/listens.py", "there");
+    let _other = scene.start("blue/app", "exec python3 -c 'import socket, time; s = socket.socket(); s.bind((\"172.23.99.10\", 80)); s.listen(1); print(\"there\", flush=True); time.sleep(600)'", "there");
+    let tcp = |endpoint: &str, address: &str, waiting: u64, backlog: u64| serde_json::json!({"endpoint": endpoint, "protocol": "tcp", "address": address, "waiting": waiting, "backlog": backlog});
+    let red = [
+        tcp("red/db", "10.1.1.10:5432", 1, 7),
+        tcp("red/db", "[::]:5440", 0, 3),
+        serde_json::json!({"endpoint": "red/db", "protocol": "udp", "address": "0.0.0.0:53"}),
+    ];
+    let blue = tcp("blue/app", "172.23.99.10:80", 0, 1);
+    let all = list(None, &[]);
+    let expected: Vec<&Value> = [&blue].into_iter().chain(&red).collect();
+    assert_eq!(all["listeners"], serde_json::json!(expected));
+    assert_eq!(all["seen"], 4);
+    assert_eq!(list(None, &["red/db"])["listeners"], serde_json::json!(red));
+    assert_eq!(list(None, &["red/db2"])["seen"], 0);
+    // The operator's death takes nothing of it away.
+    scene.kill_operator();
+    let again = || list(None, &["red/db"])["listeners"] == serde_json::json!(red);
+    let limit = std::time::Duration::from_secs(10);
+    assert!(scene.instance.until(limit, |_| again()));
+    let [reds, blues] = ["red", "blue"].map(|tenant| scene.token(tenant));
+    assert_eq!(list(Some(&reds), &[])["listeners"], serde_json::json!(red));
+    assert_eq!(
+        list(Some(&blues), &[])["listeners"],
+        serde_json::json!([blue])
+    );
+    let said = scene.run(scene.of_tenant(&blues, &["circuits", "--listeners", "red/db"]));
+    assert!(!said.ok(), "{said:?}");
+    let said = scene.instance.say(&["circuits", "--listeners"]).unwrap();
+    assert!(said.out.contains("[::]:5440"), "{said:?}");
+    program.is_sent("TERM");
+    let gone = |_: &e2e::Instance| list(None, &["red/db"])["seen"] == 0;
+    assert!(scene.instance.until(limit, gone));
+}

@@ -5,7 +5,7 @@ use crate::args;
 use crate::client::{Client, encoded};
 use crate::exit::{Exit, Trouble};
 use crate::table::{Table, bytes, grouped, nanoseconds, unless};
-use api::{Flow, Flows, RuleName, Rules};
+use api::{Flow, Flows, Listeners, RuleName, Rules};
 use std::fmt::Write;
 
 /// Connections just now.
@@ -153,11 +153,45 @@ pub async fn circuits(
         };
     }
     let path = path_of(wanted.most, wanted.endpoint.as_ref());
+    if wanted.listeners {
+        let path = path.replacen("/v1/flows", "/v1/listeners", 1);
+        let listeners: Listeners = client.get(&path).await?;
+        return match json {
+            true => as_json(&listeners),
+            false => crate::print(rendered_listeners(&listeners).as_bytes()),
+        };
+    }
     let flows: Flows = client.get(&(path + "&circuits=true")).await?;
     if json {
         return as_json(&flows);
     }
     crate::print(rendered_circuits(&flows).as_bytes())
+}
+
+fn rendered_listeners(listeners: &Listeners) -> String {
+    let mut table = Table::new(&["ENDPOINT", "PROTOCOL", "ADDRESS", ">WAITING", ">BACKLOG"]);
+    for one in &listeners.listeners {
+        let count = |it: Option<u64>| it.map_or_else(|| "-".to_owned(), grouped);
+        table.row([
+            one.endpoint.clone(),
+            one.protocol.clone(),
+            one.address.clone(),
+            count(one.waiting),
+            count(one.backlog),
+        ]);
+    }
+    let mut out = match table.is_empty() {
+        true => "nobody listens\n".to_owned(),
+        false => table.to_string(),
+    };
+    let (shown, seen) = (listeners.listeners.len() as u64, listeners.seen);
+    if seen > shown {
+        let _ = writeln!(out, "{} of {}", grouped(shown), grouped(seen));
+    }
+    for name in &listeners.silent {
+        let _ = writeln!(out, "{name}: its operator did not answer in time");
+    }
+    out
 }
 
 /// The busiest circuits, of a tenant or of all; nothing where there are none.

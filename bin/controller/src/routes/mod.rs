@@ -49,6 +49,7 @@ pub fn router(server: Arc<Server>) -> Router {
         .route("/v1/dump/{compartment}", get(look::dump))
         .route("/v1/verify", get(look::verify))
         .route("/v1/flows", get(flows::flows))
+        .route("/v1/listeners", get(flows::listeners))
         .route("/v1/circuits/{id}/cut", post(circuits::cut))
         .route("/v1/rules/{tenant}", get(flows::rules))
         .route("/v1/usage", get(usage::usage))
@@ -94,6 +95,7 @@ pub fn router(server: Arc<Server>) -> Router {
         look::metrics,
         look::healthz,
         flows::flows,
+        flows::listeners,
         circuits::cut,
         flows::rules,
         usage::usage,
