@@ -130,6 +130,15 @@ fn each_way_to_end_has_its_code_and_says_why() {
     let said = Said::of(Command::new("unshare").args(["-Ur", "sh", "-c", &line])).unwrap();
     let told: Value = serde_json::from_str(&said.out).unwrap();
     assert_eq!((said.code, &told["refused"]), (5, &Value::Bool(true)));
+    // A daemon that is not root has no circuits, which a plan says as well.
+    let rootless = Instance::start_with(&["--rootless"]).unwrap();
+    let circuits = "version: 1\ntenants: [{name: red, subnets: [{name: lan, prefixes: [10.1.1.0/24]}], endpoints: [{name: web, subnet: lan, attach: circuits}]}]\n";
+    let circuits = file("circuits.yaml", circuits);
+    let mut there = |words: &[&str]| rootless.say(words).unwrap();
+    for verb in ["plan", "apply"] {
+        let fault = ends(&mut there, &[verb, &circuits], 5);
+        assert_eq!(fault["code"], "host", "{fault}");
+    }
 
     // 6: the answer is no, which is no error.
     let words = ["--json", "explain", "red/app1", "blue/app1", "tcp", "80"];

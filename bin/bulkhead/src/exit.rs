@@ -115,6 +115,8 @@ impl From<Fault> for Trouble {
         let exit = match fault.code.as_str() {
             "spec" | "request" | "too-large" => Exit::Usage,
             "denied" | "unauthenticated" => Exit::Denied,
+            // A namespace that is not there, say, is the user's to make.
+            "host" if fault.whose == api::Whose::Host => Exit::Refused,
             _ => Exit::Failed,
         };
         Trouble {

@@ -54,6 +54,7 @@ pub struct Applier {
     happenings: Arc<Happenings>,
     tokens: Arc<Tokens>,
     cores: Cores,
+    rootless: bool,
 }
 
 /// A change that somebody wants.
@@ -118,12 +119,18 @@ impl Applier {
             happenings,
             tokens,
             cores: Cores::default(),
+            rootless: false,
         }
     }
 
     /// On a host with these cores.
     pub fn on_cores(self, cores: Cores) -> Applier {
         Applier { cores, ..self }
+    }
+
+    /// Of a supervisor that is not root, if it is.
+    pub fn without_root(&mut self, rootless: bool) {
+        self.rootless = rootless;
     }
 
     /// What this would change.
@@ -133,7 +140,7 @@ impl Applier {
     pub async fn plan(&mut self, wanted: Wanted<'_>) -> Result<Plan, Fault> {
         let old = self.shown.world();
         let new = self.worked_out(&old, wanted).await?;
-        self.has_cores_for(&new)?;
+        self.has_means_for(&new)?;
         let (new, proof) = self.proved(&old, new, wanted.by(), PROVE_TO_KNOW).await?;
         let existing = existing(&old);
         let difference = Difference::between(
@@ -222,7 +229,7 @@ impl Applier {
             return Ok(unchanged(&old, begun));
         }
         let new = self.worked_out(&old, wanted).await?;
-        self.has_cores_for(&new)?;
+        self.has_means_for(&new)?;
         self.account_before(&old, &new).await;
         self.move_to(&old, new, deed, wanted.by(), "applied", begun)
             .await
@@ -325,7 +332,16 @@ impl Applier {
     }
 
     /// Whether every isolated switch can have its core, and one is left for the rest.
-    fn has_cores_for(&self, new: &World) -> Result<(), Fault> {
+    /// Whether this host has what it takes, as far as that is known before anything is begun.
+    fn has_means_for(&self, new: &World) -> Result<(), Fault> {
+        if self.rootless && !new.with_circuits().is_empty() && guard!("circuits-root") {
+            return Err(Fault::new(
+                "host",
+                Whose::Host,
+                "circuits need a supervisor that is root: their programs get user namespaces of another's",
+                "start the daemon as root, without --rootless, or attach those endpoints otherwise",
+            ));
+        }
         let bodies = new.objects().values().filter_map(|object| match object {
             Object::Compartment(body) => Some(body),
             _ => None,

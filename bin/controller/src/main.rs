@@ -136,6 +136,7 @@ async fn serve(
         tokens.clone(),
     )
     .on_cores(words.cores);
+    applier.without_root(words.rights.rootless);
     // Before the first request: an apply must find the world as it is.
     applier.recover().await;
     let rights = words.rights;

@@ -8,7 +8,8 @@ mod tenants;
 
 use crate::caller::Rights;
 use crate::steps::Key;
-use api::{Applied, Fault, Plan, Status, Why};
+use crate::turns::Rank;
+use api::{Applied, Fault, Plan, Status, Whose, Why};
 use axum::http::StatusCode;
 use command::Message;
 use command::message::ErrorCode;
@@ -193,6 +194,20 @@ async fn a_failed_apply_leaves_what_ran_and_says_where() {
     );
     // And nothing is in the way of the next.
     rig.apply(&spec(&[("red", 2), ("blue", 2)])).await;
+}
+
+#[tokio::test]
+async fn circuits_of_a_daemon_that_is_not_root_are_refused_at_the_plan() {
+    let rig = Rig::new().await;
+    rig.server.applier.turn(Rank::Host).await.without_root(true);
+    let plain = spec(&[("red", 1)]);
+    let with = plain.replace("subnet: lan }", "subnet: lan, attach: circuits }");
+    for way in ["/v1/plan", "/v1/apply"] {
+        let (_, fault) = rig.bad("POST", way, &with).await;
+        assert_eq!((fault.code.as_str(), fault.whose), ("host", Whose::Host));
+    }
+    assert!(rig.objects().is_empty());
+    let _: Plan = rig.good("POST", "/v1/plan", &plain).await;
 }
 
 #[tokio::test]
