@@ -1,5 +1,6 @@
 /* Answers whoever connects with what it says, in place: echo PORT. */
 #include <bulkhead.h>
+#include <errno.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -48,13 +49,18 @@ int main(int count, char **words)
     }
     puts("serving");
     fflush(stdout);
-    while ((fd = accept(listener, NULL, NULL)) >= 0) {
+    for (;;) {
+        fd = accept(listener, NULL, NULL);
+        if (fd < 0 && (errno == EINTR || errno == ECONNABORTED))
+            continue;
+        if (fd < 0) {
+            perror("accept");
+            return 1;
+        }
         bulkhead_circuit *circuit = bulkhead_from_fd(fd);
         int done = answer(circuit);
         printf("%s by %s\n", done ? "failed" : "end", bulkhead_is_ring(circuit) ? "ring" : "socket");
         fflush(stdout);
         bulkhead_close(circuit);
     }
-    perror("accept");
-    return 1;
 }
