@@ -311,9 +311,18 @@ fn summary(status: &Status) -> String {
         (_, 0) => format!("{all} {what}s, all {is}"),
         (_, not) => format!("{all} {what}s, {not} NOT {is}"),
     };
-    let lost: u64 = endpoints(status).map(|e| drops(&e.counters)).sum();
+    let sum = |circuits: bool| -> u64 {
+        let of = endpoints(status).filter(|e| e.circuits == circuits);
+        of.map(|e| drops(&e.counters)).sum()
+    };
+    // Of circuits it is calls too that an operator counts.
+    let refused = match endpoints(status).any(|e| e.circuits) {
+        true => format!("; {} refused or lost with circuits", grouped(sum(true))),
+        false => String::new(),
+    };
+    let lost = sum(false);
     format!(
-        "{}; {}; {} dropped",
+        "{}; {}; {} dropped{refused}",
         counted(
             "compartment",
             status.compartments.len(),
@@ -486,6 +495,14 @@ mod tests {
         });
         let said = summary(&status);
         assert!(said.ends_with("; 1 frame dropped"), "{said}");
+        let mut with = status.tenants[0].endpoints[0].clone();
+        with.circuits = true;
+        status.tenants[0].endpoints.push(with);
+        let said = summary(&status);
+        assert!(
+            said.ends_with("; 1 frame dropped; 1 refused or lost with circuits"),
+            "{said}"
+        );
     }
 
     #[test]
