@@ -99,6 +99,8 @@ pub async fn capture(capture: &Capture, client: &Client) -> Result<Exit, Trouble
 fn missing(lost: u64) -> String {
     match lost {
         0 => String::new(),
-        lost => format!("bulkhead: {lost} frames came too fast to be written, and are not in the capture: a smaller --snap loses fewer\n"),
+        lost => format!(
+            "bulkhead: {lost} frames came too fast to be written, and are not in the capture: a smaller --snap loses fewer\n"
+        ),
     }
 }

@@ -311,12 +311,13 @@ fn summary(status: &Status) -> String {
         (_, 0) => format!("{all} {what}s, all {is}"),
         (_, not) => format!("{all} {what}s, {not} NOT {is}"),
     };
+    let bare = |endpoint: &Endpoint| endpoint.kind == "circuits";
     let sum = |circuits: bool| -> u64 {
-        let of = endpoints(status).filter(|e| e.circuits == circuits);
+        let of = endpoints(status).filter(|e| bare(e) == circuits);
         of.map(|e| drops(&e.counters)).sum()
     };
-    // Of circuits it is calls too that an operator counts.
-    let refused = match endpoints(status).any(|e| e.circuits) {
+    // Where there are circuits alone it is calls that an operator counts. Beside an interface both are one number.
+    let refused = match endpoints(status).any(bare) {
         true => format!("; {} refused or lost with circuits", grouped(sum(true))),
         false => String::new(),
     };
@@ -496,7 +497,7 @@ mod tests {
         let said = summary(&status);
         assert!(said.ends_with("; 1 frame dropped"), "{said}");
         let mut with = status.tenants[0].endpoints[0].clone();
-        with.circuits = true;
+        with.kind = "circuits".into();
         status.tenants[0].endpoints.push(with);
         let said = summary(&status);
         assert!(
