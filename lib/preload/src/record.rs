@@ -227,6 +227,13 @@ impl Record {
         self.state.load(Ordering::Acquire) == RING && !self.is_own()
     }
 
+    /// Who shares it counts by itself from now on: what is not this process's alone gets no ring.
+    pub fn is_counted_apart(&self) {
+        if !self.is_own() {
+            self.stay();
+        }
+    }
+
     /// A call to the kernel that moves plain bytes, or looks at them: it is waited for by who asks
     /// for the ring, and what it `moves` is counted. `None`: bytes do not go that way any more.
     pub fn counted(&self, moves: Moves, call: impl FnOnce() -> isize) -> Option<isize> {

@@ -308,6 +308,8 @@ pub fn is_forked() {
 /// its memory. Who has other threads, or goes on with a ring that another process uses too, shares on.
 pub fn parts() {
     if HIGHEST.load(Ordering::Acquire) > 0 && !own().any(Record::is_shared) {
+        // While both see it: from here on neither counts what the other moves.
+        own().for_each(Record::is_counted_apart);
         arena::parts(own());
     }
 }
