@@ -301,7 +301,17 @@ impl<M: ConsumerMemory> Reader<M> {
     /// before it came is taken.
     pub fn is_ready(&mut self, line: &impl Line) -> bool {
         self.rests = false;
-        !self.rest(line)
+        !self.rest(line) && (self.spill == 0 || self.has_body(line))
+    }
+
+    /// Whether a byte of the spill is there: its head alone is nothing to read.
+    fn has_body(&mut self, line: &impl Line) -> bool {
+        if self.failed.is_some() || !guard!("stream-head-alone") {
+            return true;
+        }
+        let came = line.look(&mut [0]);
+        self.looked(came);
+        came != Err(Stop::Blocked)
     }
 
     /// [`Stop::Blocked`]: it rests.

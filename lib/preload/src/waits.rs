@@ -1,6 +1,6 @@
 //! The calls that wait for descriptors. What they say is the kernel's: a ring's socket is readable while there is a
 //! token in it. A token of before may be there although all is read, which is taken first; one that comes late is taken
-//! where a list says that it is there.
+//! where a list or a set says that it is there. A set of epoll says by no number of what it speaks: there it is not.
 #![expect(unsafe_code, reason = "functions of C, by their names")]
 
 use crate::calls::exported;
@@ -96,27 +96,138 @@ unsafe fn waits(
     }
 }
 
-/// Those of a set.
-unsafe fn selected(n: c_int, set: *const fd_set) {
-    if set.is_null() || !table::follows() {
-        return;
+/// How long a call waits; none: for ever. `Err`: it is no time, which is the kernel's to refuse.
+fn time_of(limit: Option<&timespec>) -> Result<Option<Duration>, ()> {
+    let time = limit.map(|it| (u64::try_from(it.tv_sec), u32::try_from(it.tv_nsec)));
+    match time {
+        None => Ok(None),
+        Some((Ok(seconds), Ok(nanos @ 0..1_000_000_000))) => {
+            Ok(Some(Duration::new(seconds, nanos)))
+        }
+        Some(_) => Err(()),
     }
+}
+
+fn timespec_of(time: Duration) -> timespec {
+    timespec {
+        tv_sec: time.as_secs().cast_signed(),
+        tv_nsec: time.subsec_nanos().into(),
+    }
+}
+
+/// Bits of a word of a set.
+const BITS: c_int = c_ulong::BITS.cast_signed();
+/// Words of a set as the C library has it: no more are put aside. Of a larger one that a program made itself nobody
+/// knows how far it goes.
+const WORDS: usize = libc::FD_SETSIZE / c_ulong::BITS as usize;
+
+/// Each of a set, up to a number that it has room for.
+unsafe fn each(n: c_int, set: *const fd_set, mut what: impl FnMut(c_int)) {
     // So many may be more than the set has room for: the kernel looks at no more than there are descriptors.
     let n = n.min(table::highest().saturating_add(1));
-    for at in 0..n.max(0) / c_ulong::BITS.cast_signed() + 1 {
-        let first = at * c_ulong::BITS.cast_signed();
-        if first >= n {
-            break;
-        }
+    for first in (0..n.max(0)).step_by(BITS as usize) {
         // SAFETY: the caller's promise: a set has words for so many.
-        let mut word = unsafe { *set.cast::<c_ulong>().add(at as usize) };
+        let mut word = unsafe { *set.cast::<c_ulong>().add((first / BITS) as usize) };
         while word != 0 {
             let fd = first + word.trailing_zeros().cast_signed();
             word &= word - 1;
             if fd < n {
-                rests(fd);
+                what(fd);
             }
         }
+    }
+}
+
+/// As many as were found readable for nothing, which are taken out of the set.
+unsafe fn taken_out(n: c_int, set: *mut fd_set) -> c_int {
+    let mut none = 0;
+    // SAFETY: the caller's promise.
+    unsafe {
+        each(n, set, |fd| {
+            if is_empty(fd) {
+                *set.cast::<c_ulong>().add((fd / BITS) as usize) &= !(1 << (fd % BITS));
+                none += 1;
+            }
+        });
+    }
+    none
+}
+
+/// Sets as a program gave them.
+struct Sets {
+    sets: [*mut fd_set; 3],
+    words: usize,
+    before: [[c_ulong; WORDS]; 3],
+}
+
+impl Sets {
+    unsafe fn of(n: c_int, sets: [*mut fd_set; 3]) -> Sets {
+        let words = (n.max(0) as usize).div_ceil(BITS as usize);
+        let mut before = [[0; WORDS]; 3];
+        for (set, before) in sets.iter().zip(&mut before) {
+            for (at, word) in before.iter_mut().enumerate().take(words) {
+                if !set.is_null() {
+                    // SAFETY: the caller's promise: a set has words for so many.
+                    *word = unsafe { *set.cast::<c_ulong>().add(at) };
+                }
+            }
+        }
+        Sets {
+            sets,
+            words,
+            before,
+        }
+    }
+
+    /// They are again as they were.
+    unsafe fn restore(&self) {
+        for (set, before) in self.sets.iter().zip(&self.before) {
+            for (at, word) in before.iter().enumerate().take(self.words) {
+                if !set.is_null() {
+                    // SAFETY: as of what was read there.
+                    unsafe { *set.cast::<c_ulong>().add(at) = *word };
+                }
+            }
+        }
+    }
+}
+
+/// As `waits`, by sets.
+unsafe fn selects(
+    n: c_int,
+    sets: [*mut fd_set; 3],
+    limit: Option<Duration>,
+    kernel: impl Fn(Option<Duration>) -> c_int,
+) -> c_int {
+    let [to_read, ..] = sets;
+    if to_read.is_null() || !table::follows() {
+        return kernel(limit);
+    }
+    if n > libc::FD_SETSIZE as c_int {
+        // SAFETY: the caller's promise.
+        unsafe { each(n, to_read, rests) };
+        return kernel(limit);
+    }
+    let begun = Instant::now();
+    let mut left = limit;
+    // SAFETY: the caller's promise.
+    let before = unsafe { Sets::of(n, sets) };
+    // Bound: the tokens that peers send.
+    loop {
+        // SAFETY: the caller's promise.
+        unsafe { each(n, to_read, rests) };
+        let came = kernel(left);
+        if came <= 0 {
+            return came;
+        }
+        // SAFETY: the caller's promise.
+        let came = came - unsafe { taken_out(n, to_read) };
+        left = limit.map(|limit| limit.saturating_sub(begun.elapsed()));
+        if came > 0 || left == Some(Duration::ZERO) {
+            return came;
+        }
+        // SAFETY: as above.
+        unsafe { before.restore() };
     }
 }
 
@@ -134,18 +245,12 @@ exported! {
         poll(list, n, limit)
     }
     ppoll(list: *mut pollfd, n: nfds_t, limit: *const timespec, signals: *const sigset_t) -> c_int {
-        // One that is none is the kernel's to refuse.
-        let time = limit.as_ref().map(|it| (u64::try_from(it.tv_sec), u32::try_from(it.tv_nsec)));
-        let time = match time {
-            None => None,
-            Some((Ok(seconds), Ok(nanos @ 0..1_000_000_000))) => Some(Duration::new(seconds, nanos)),
-            _ => return real::ppoll(list, n, limit, signals),
+        let time = match time_of(limit.as_ref()) {
+            Ok(time) => time,
+            Err(()) => return real::ppoll(list, n, limit, signals),
         };
         waits(list, n, time, |left| {
-            let left = left.map(|left| timespec {
-                tv_sec: left.as_secs().cast_signed(),
-                tv_nsec: left.subsec_nanos().into(),
-            });
+            let left = left.map(timespec_of);
             let left = left.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
             real::ppoll(list, n, left, signals)
         })
@@ -155,15 +260,39 @@ exported! {
         ppoll(list, n, limit, signals)
     }
     select(n: c_int, to_read: *mut fd_set, to_write: *mut fd_set, other: *mut fd_set, limit: *mut timeval) -> c_int {
-        selected(n, to_read);
-        real::select(n, to_read, to_write, other, limit)
+        // One that is none is the kernel's to refuse.
+        let time = limit.as_ref().map(|it| (u64::try_from(it.tv_sec), u64::try_from(it.tv_usec)));
+        let time = match time {
+            None => None,
+            Some((Ok(seconds), Ok(micros @ 0..1_000_000))) => Some(Duration::from_secs(seconds) + Duration::from_micros(micros)),
+            _ => return real::select(n, to_read, to_write, other, limit),
+        };
+        selects(n, [to_read, to_write, other], time, |left| {
+            // The kernel leaves in the program's own what is left of it, if that can be written to.
+            let mut rest = left.map(|left| timeval {
+                tv_sec: left.as_secs().cast_signed(),
+                tv_usec: left.subsec_micros().into(),
+            });
+            let limit = match &mut rest {
+                Some(rest) if left != time => std::ptr::from_mut(rest),
+                _ => limit,
+            };
+            real::select(n, to_read, to_write, other, limit)
+        })
     }
     __select(n: c_int, to_read: *mut fd_set, to_write: *mut fd_set, other: *mut fd_set, limit: *mut timeval) -> c_int {
         select(n, to_read, to_write, other, limit)
     }
     pselect(n: c_int, to_read: *mut fd_set, to_write: *mut fd_set, other: *mut fd_set, limit: *const timespec, signals: *const sigset_t) -> c_int {
-        selected(n, to_read);
-        real::pselect(n, to_read, to_write, other, limit, signals)
+        let time = match time_of(limit.as_ref()) {
+            Ok(time) => time,
+            Err(()) => return real::pselect(n, to_read, to_write, other, limit, signals),
+        };
+        selects(n, [to_read, to_write, other], time, |left| {
+            let left = left.map(timespec_of);
+            let left = left.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+            real::pselect(n, to_read, to_write, other, left, signals)
+        })
     }
     epoll_ctl(set: c_int, what: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
         let done = real::epoll_ctl(set, what, fd, event);

@@ -77,3 +77,22 @@ fn who_rests_with_all_read_leaves_no_token() {
     reader.rest(&pipe);
     assert_eq!(read(&mut reader, &pipe, 1), Err(Stop::Peer(Breach::Frame)));
 }
+
+#[test]
+fn the_head_of_a_spill_alone_is_nothing_to_read() {
+    let pipe = Pipe::of(1000);
+    let (_, _, mut reader) = switched(&pipe);
+    assert!(reader.rest(&pipe));
+    pipe.bytes.borrow_mut().extend([SPILL, 2, 0, 0, 0]);
+    assert!(!reader.is_ready(&pipe) && !pipe.is_readable());
+    assert!(!reader.is_ready(&pipe), "it was taken, and that is all");
+    pipe.bytes.borrow_mut().push_back(b'a');
+    assert!(reader.is_ready(&pipe));
+    assert_eq!(read(&mut reader, &pipe, 9), Ok(b"a".to_vec()));
+    assert!(!reader.is_ready(&pipe));
+    // The end is something to read, and what the kernel says once is told by who reads.
+    pipe.ended.set(true);
+    assert!(reader.is_ready(&pipe));
+    pipe.failed.set(true);
+    assert!(reader.is_ready(&pipe) && !pipe.failed.get());
+}
