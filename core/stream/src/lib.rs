@@ -35,7 +35,7 @@ pub use frame::{LONGEST_SPILL, SPILL, TOKEN};
 pub use layout::{
     CAPACITY, CONSUMER_WORDS_AT, PRODUCER_WORDS_AT, Side, VERSION, WORDS, data_at, file_bytes,
 };
-pub use patience::{LOOK_BYTES, LOOK_WRITES, Patience, SLEEP, SPIN};
+pub use patience::{LOOK_BYTES, LOOK_WRITES, Patience, SLEEP, SPIN, Turn};
 pub use reader::Reader;
 pub use ring::{Breach, ConsumerWord, Doorbell, ProducerWord};
 pub use writer::{Full, Writer};

@@ -66,6 +66,55 @@ impl Patience {
     }
 }
 
+/// How long a writer that does not block looks for room at a time, before its bytes go by the socket: about as long as a
+/// reader takes to copy a large piece.
+const MOMENT: Duration = Duration::from_micros(20);
+/// Room of less than this is little, and so often in a call a reader may make so little.
+const LITTLE: usize = 512;
+const LITTLES: u32 = 64;
+
+/// One call that does not block, and a reader that makes room, which may do so byte by byte: what it waits is a moment,
+/// and a part of the time that what it wrote took. Then it waits no more; and who makes little again and again has the
+/// rest by the socket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Turn {
+    waited: Duration,
+    littles: u32,
+}
+
+impl Turn {
+    /// How long it may look for room now, by which so many bytes went.
+    #[must_use]
+    pub fn may_wait(&self, done: usize) -> Duration {
+        let earned = A_KIB * u32::try_from(done >> 10).unwrap_or(u32::MAX);
+        MOMENT
+            .saturating_add(earned)
+            .saturating_sub(self.waited)
+            .min(MOMENT)
+    }
+
+    /// It did for so long.
+    pub fn waited(&mut self, time: Duration) {
+        if guard!("stream-turn-waited") {
+            self.waited = self.waited.saturating_add(time);
+        }
+    }
+
+    /// So many bytes were written, of so many.
+    pub fn wrote(&mut self, n: usize, of: usize) {
+        self.littles = match n < LITTLE && n < of {
+            true => self.littles.saturating_add(1),
+            false => self.littles,
+        };
+    }
+
+    /// Whether all that follows goes by the socket.
+    #[must_use]
+    pub fn goes_aside(&self) -> bool {
+        self.littles >= LITTLES && guard!("stream-turn-littles")
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -113,6 +162,30 @@ mod tests {
             spent += waited(&mut patience, 1 << 20, |time| time.as_micros() as u64).0;
         }
         assert!(spent <= earned + 2 * LOOKS, "{spent:?}");
+    }
+
+    #[test]
+    fn who_makes_room_byte_by_byte_holds_no_call_up() {
+        let (mut turn, mut done, mut spent) = (Turn::default(), 0, Duration::ZERO);
+        // A byte each time that it would be given up.
+        while !turn.goes_aside() && done < 1000 {
+            let time = turn.may_wait(done);
+            turn.waited(time);
+            turn.wrote(1, 1 << 20);
+            (done, spent) = (done + 1, spent + time);
+        }
+        assert_eq!((done, spent), (64, MOMENT));
+        // Who reads as fast as memory is has the call wait for it as long as it writes.
+        let (mut turn, mut done) = (Turn::default(), 0);
+        for _ in 0..1000 {
+            assert_eq!(turn.may_wait(done), MOMENT);
+            turn.waited(MOMENT);
+            turn.wrote(64 << 10, 1 << 20);
+            done += 64 << 10;
+        }
+        // The last of what there was is not little.
+        (0..1000).for_each(|_| turn.wrote(1, 1));
+        assert!(!turn.goes_aside());
     }
 
     #[test]

@@ -320,7 +320,11 @@ fn what_does_not_fit_waits_or_goes_by_the_socket() {
     assert_eq!(read(&mut reader, &pipe, 100), Ok(vec![2; 17]));
     assert_eq!(writer.write(&pipe, step, Full::Waits), Ok(3));
     assert!(pipe.is_readable(), "a token again");
+    let tokens = pipe.holds().len();
+    assert_eq!(writer.write(&pipe, &[4; 5], Full::Aside), Ok(5));
+    assert_eq!(pipe.holds().len(), tokens + 10, "there was room");
     assert_eq!(read(&mut reader, &pipe, 100), Ok(vec![3; 3]));
+    assert_eq!(read(&mut reader, &pipe, 100), Ok(vec![4; 5]));
 }
 
 /// Small messages, each waited for: the rest of the memory is never touched.

@@ -18,6 +18,8 @@ pub enum Full {
     Spills,
     /// They are not written: [`Stop::Full`].
     Waits,
+    /// All go by the socket, whatever room there is.
+    Aside,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,6 +91,10 @@ impl<M: ProducerMemory> Writer<M> {
         }
         // What was reserved and not committed is given up.
         self.fills = false;
+        if full == Full::Aside {
+            self.leaves();
+            return self.spill(line, bytes);
+        }
         if !self.enters() {
             return self.spill(line, bytes);
         }
@@ -233,6 +239,11 @@ impl<M: ProducerMemory> Writer<M> {
         self.phase != Phase::Plain
             && self.ring.is_consumed()
             && memory.load(ConsumerWord::Spilled) == self.spilled
+    }
+
+    /// Whether something lies in the ring: where the reader is gone nobody else says so.
+    pub fn leaves_unread(&self) -> bool {
+        self.phase == Phase::Ring && !self.ring.is_consumed()
     }
 
     /// Whether the reader naps: who says no more is to wake it, for it learns of that nowhere else.

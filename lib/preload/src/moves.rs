@@ -12,6 +12,7 @@ use crate::socket::{GIVES_WAY, Is, Socket};
 use libc::ssize_t;
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
+use stream::Turn;
 
 /// Bytes that go at once at most.
 const AT_ONCE: usize = 256 << 10;
@@ -27,6 +28,7 @@ pub fn send_file(
 ) -> Option<ssize_t> {
     let (socket, blocks) = (Socket::of(fd, record), blocks(record, 0));
     let (mut done, mut error) = (0, 0);
+    let mut turn = Turn::default();
     while done < count && error == 0 {
         if let Err(why) = socket.takes(&record.write_lock, blocks) {
             error = refused(why);
@@ -38,7 +40,7 @@ pub fn send_file(
             drop(taken);
             return goes_otherwise(&socket, is, done, 0);
         }
-        let went = some(&socket, from, at, count - done, blocks);
+        let went = some(&socket, from, at, [done, count], blocks, &mut turn);
         drop(taken);
         match went {
             Ok(0) => break,
@@ -53,9 +55,16 @@ pub fn send_file(
     Some(ended(done, error, 0))
 }
 
-/// The lock is held.
-fn some(socket: &Socket, from: c_int, at: i64, most: usize, blocks: bool) -> Result<usize, c_int> {
-    let record = socket.record;
+/// So much is done, of so much; the lock is held.
+fn some(
+    socket: &Socket,
+    from: c_int,
+    at: i64,
+    [done, all]: [usize; 2],
+    blocks: bool,
+    turn: &mut Turn,
+) -> Result<usize, c_int> {
+    let (record, most) = (socket.record, all - done);
     // SAFETY: the lock is held.
     let writing = unsafe { record.writing() };
     look_at_peer(socket, writing)?;
@@ -63,7 +72,7 @@ fn some(socket: &Socket, from: c_int, at: i64, most: usize, blocks: bool) -> Res
     let peer = |_| libc::ECONNABORTED;
     let line = Line::of(socket, false, &writing.waker);
     let in_ring = writing.writer.in_ring(&line) == Ok(true);
-    if in_ring {
+    if in_ring && (blocks || !turn.goes_aside()) {
         let mut room = writing.writer.reserve().map_err(peer)?;
         if room == 0 && blocks {
             wait_for_room(socket, writing)?;
@@ -86,6 +95,7 @@ fn some(socket: &Socket, from: c_int, at: i64, most: usize, blocks: bool) -> Res
             })?;
             writing.bytes += n;
             writing.writes += 1;
+            turn.wrote(n, most.min(to_end));
             let [_, written] = &record.by_ring;
             written.fetch_add(n as u64, Ordering::Relaxed);
             return Ok(n);
@@ -96,7 +106,7 @@ fn some(socket: &Socket, from: c_int, at: i64, most: usize, blocks: bool) -> Res
     let n = pread(from, bytes.as_mut_ptr(), n, at);
     let n = usize::try_from(n).map_err(|_| real::errno())?;
     match bytes.get(..n) {
-        Some(bytes) if n > 0 => step(socket, writing, bytes, blocks),
+        Some(bytes) if n > 0 => step(socket, writing, bytes, blocks, turn, done),
         _ => Ok(0),
     }
 }

@@ -13,11 +13,8 @@ use std::cell::OnceCell;
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use stream::{Full, LOOK_BYTES, LOOK_WRITES, SLEEP, SPIN, Stop};
+use stream::{Full, LOOK_BYTES, LOOK_WRITES, SLEEP, SPIN, Stop, Turn};
 
-/// How long who must not block does, before its bytes go by the socket: about as long as a
-/// reader takes to copy a large piece.
-const MOMENT: Duration = Duration::from_micros(20);
 /// How often it sleeps for room before bytes go by the socket, where the kernel knows of signals and time limits.
 const SLEEPS: u32 = 2;
 
@@ -41,6 +38,7 @@ pub fn blocks(record: &Record, flags: c_int) -> bool {
 pub unsafe fn send(record: &Record, fd: c_int, parts: &[iovec], flags: c_int) -> Option<ssize_t> {
     let (socket, blocks) = (Socket::of(fd, record), blocks(record, flags));
     let (mut done, mut error) = (0, GIVES_WAY);
+    let mut turn = Turn::default();
     // Bound: those that have it leave its ring.
     while error == GIVES_WAY {
         if let Err(why) = socket.takes(&record.write_lock, blocks) {
@@ -58,7 +56,16 @@ pub unsafe fn send(record: &Record, fd: c_int, parts: &[iovec], flags: c_int) ->
             return goes_otherwise(&socket, is, done, flags);
         }
         // SAFETY: the lock is held; the caller's promise.
-        error = unsafe { some(&socket, record.writing(), parts, &mut done, blocks) };
+        error = unsafe {
+            some(
+                &socket,
+                record.writing(),
+                parts,
+                &mut done,
+                blocks,
+                &mut turn,
+            )
+        };
         drop(taken);
         if error == GIVES_WAY {
             socket.gives_way();
@@ -77,6 +84,7 @@ unsafe fn some(
     parts: &[iovec],
     done: &mut usize,
     blocks: bool,
+    turn: &mut Turn,
 ) -> c_int {
     if let Err(errno) = says_more(socket.record) {
         return errno;
@@ -92,7 +100,7 @@ unsafe fn some(
         let mut bytes = bytes.get(before..).unwrap_or_default();
         before = 0;
         while !bytes.is_empty() {
-            match step(socket, writing, bytes, blocks) {
+            match step(socket, writing, bytes, blocks, turn, *done) {
                 Ok(n) => {
                     *done += n;
                     bytes = bytes.get(n..).unwrap_or_default();
@@ -165,6 +173,8 @@ pub fn step(
     writing: &mut Writing,
     bytes: &[u8],
     blocks: bool,
+    turn: &mut Turn,
+    done: usize,
 ) -> Result<usize, c_int> {
     let record = socket.record;
     look_at_peer(socket, writing)?;
@@ -172,7 +182,7 @@ pub fn step(
     back_to_ring(writing);
     if !blocks {
         // A reader that is about to make room keeps all that follows from going by the socket.
-        spin_for_room(socket, writing)?;
+        spin_for_room(socket, writing, turn, done)?;
     }
     // The kernel would count a limit anew for each part.
     // So would it hold the lock for as long as it waits, of which another thread may have need.
@@ -181,14 +191,16 @@ pub fn step(
     // Bound: none; it blocks as a write does.
     loop {
         let line = Line::of(socket, by_kernel, &writing.waker);
-        let full = match blocks && sleeps < SLEEPS {
-            true => Full::Waits,
-            false => Full::Spills,
+        let full = match blocks {
+            true if sleeps < SLEEPS => Full::Waits,
+            false if turn.goes_aside() => Full::Aside,
+            _ => Full::Spills,
         };
         match writing.writer.write(&line, bytes, full) {
             Ok(n) => {
                 writing.bytes += n;
                 writing.writes += 1;
+                turn.wrote(n, bytes.len());
                 let aside = n.min(line.moved.get());
                 writing.patience.earns(aside);
                 let ring = (n - aside) as u64;
@@ -262,28 +274,37 @@ fn back_to_ring(writing: &mut Writing) {
     patience.waits(|| writer.unread_spill(), now, pause);
 }
 
-/// Looks whether there is room in the ring, for a moment, if that is where bytes go.
-fn spin_for_room(socket: &Socket, writing: &mut Writing) -> Result<(), c_int> {
+/// Looks whether there is room in the ring, for as long as the call may, if that is where bytes go.
+fn spin_for_room(
+    socket: &Socket,
+    writing: &mut Writing,
+    turn: &mut Turn,
+    done: usize,
+) -> Result<(), c_int> {
     let line = Line::of(socket, false, &writing.waker);
     if writing.writer.in_ring(&line) == Ok(true) {
-        spins(writing, MOMENT)?;
+        turn.waited(spins(writing, turn.may_wait(done))?.1);
     }
     Ok(())
 }
 
-/// Whether there is room in the ring within so much time.
-fn spins(writing: &mut Writing, time: Duration) -> Result<bool, c_int> {
+/// Whether there is room in the ring within so much time, and how long that took.
+fn spins(writing: &mut Writing, time: Duration) -> Result<(bool, Duration), c_int> {
     if writing.writer.room().map_err(misdeed)? > 0 {
-        return Ok(true);
+        return Ok((true, Duration::ZERO));
     }
     let begun = Instant::now();
-    while begun.elapsed() < time {
+    // Bound: the time.
+    loop {
+        let took = begun.elapsed();
+        if took >= time {
+            return Ok((false, took));
+        }
         if writing.writer.room().map_err(misdeed)? > 0 {
-            return Ok(true);
+            return Ok((true, took));
         }
         std::hint::spin_loop();
     }
-    Ok(false)
 }
 
 fn misdeed(_: stream::Stop) -> c_int {
@@ -292,7 +313,7 @@ fn misdeed(_: stream::Stop) -> c_int {
 
 /// Waits until there is room in the ring, or for a while.
 pub fn wait_for_room(socket: &Socket, writing: &mut Writing) -> Result<(), c_int> {
-    if spins(writing, SPIN)? {
+    if spins(writing, SPIN)?.0 {
         return Ok(());
     }
     socket.begins_to_wait();
