@@ -8,11 +8,11 @@ use crate::record::{Reading, Record};
 use crate::send::{blocks, refused};
 use crate::socket::{CLOSED, Is, Socket};
 use libc::{MSG_PEEK, MSG_WAITALL, iovec, ssize_t};
-use shm::CircuitReader;
+use shm::{CircuitReader, CircuitWriter};
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
-use stream::{Reader, SPIN, Stop};
+use stream::{Reader, SPIN, Stop, Writer};
 
 /// Why no more was read at once.
 enum End {
@@ -69,6 +69,11 @@ pub unsafe fn receive(
         let waits = done == 0 || flags & (MSG_WAITALL | MSG_PEEK) == MSG_WAITALL;
         match end {
             End::Enough => return Some(done.cast_signed()),
+            // What the peer closed upon without having read it the kernel does not know of.
+            End::Over if done == 0 && is_reset(&socket) => {
+                record.said_all.store(1, Ordering::Release);
+                return told(done, libc::ECONNRESET);
+            }
             End::Over => return Some(done.cast_signed()),
             End::Stopped(Stop::Blocked) if blocks && waits => {}
             End::Stopped(Stop::Blocked | Stop::Full) => return told(done, libc::EAGAIN),
@@ -203,13 +208,26 @@ fn looks(
 /// Whether the peer has read all that was written here: what made the kernel speak of a reset is
 /// a token then, which it does not know from data.
 fn is_read(record: &Record) -> bool {
+    writes(record, |writer| writer.is_read()).unwrap_or(false)
+}
+
+/// Whether the peer is gone without having read what lies in the ring. Of who says no more it may be that it shut down
+/// no more than its own sending.
+fn is_reset(socket: &Socket) -> bool {
+    socket.record.said_all.load(Ordering::Acquire) == 0
+        && socket.is_read().is_err()
+        && writes(socket.record, |writer| writer.leaves_unread()).unwrap_or(false)
+}
+
+/// None: another thread writes at this very moment.
+fn writes(record: &Record, what: impl FnOnce(&Writer<CircuitWriter>) -> bool) -> Option<bool> {
     if !record.write_lock.try_take() {
-        return false;
+        return None;
     }
     // SAFETY: the lock is held.
-    let is = unsafe { record.writing() }.writer.is_read();
+    let is = what(&unsafe { record.writing() }.writer);
     record.write_lock.give();
-    is
+    Some(is)
 }
 
 /// As `ioctl(FIONREAD)`; `queued` tells what the kernel says.
