@@ -6,9 +6,10 @@ use crate::line::Line;
 use crate::real;
 use crate::record::Record;
 use crate::send::{
-    blocks, consent, ended, goes_otherwise, look_at_peer, refused, step, wait_for_room,
+    SLEEPS, blocks, consent, ended, goes_otherwise, look_at_peer, refused, step, wait_for_room,
+    waits,
 };
-use crate::socket::{GIVES_WAY, Is, Socket};
+use crate::socket::{Is, Socket, WAITS};
 use libc::ssize_t;
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
@@ -29,7 +30,8 @@ pub fn send_file(
     let (socket, blocks) = (Socket::of(fd, record), blocks(record, 0));
     let (mut done, mut error) = (0, 0);
     let mut turn = Turn::default();
-    while done < count && error == 0 {
+    // Bound: what there is to send; it blocks as a write does.
+    while done < count && [0, WAITS].contains(&error) {
         if let Err(why) = socket.takes(&record.write_lock, blocks) {
             error = refused(why);
             break;
@@ -48,7 +50,7 @@ pub fn send_file(
                 done += n;
                 at += n as i64;
             }
-            Err(GIVES_WAY) => socket.gives_way(),
+            Err(WAITS) => error = waits(&socket),
             Err(errno) => error = errno,
         }
     }
@@ -74,7 +76,7 @@ fn some(
     let in_ring = writing.writer.in_ring(&line) == Ok(true);
     if in_ring && (blocks || !turn.goes_aside()) {
         let mut room = writing.writer.reserve().map_err(peer)?;
-        if room == 0 && blocks {
+        if room == 0 && blocks && socket.slept.get() < SLEEPS {
             wait_for_room(socket, writing)?;
             room = writing.writer.reserve().map_err(peer)?;
         }
@@ -93,6 +95,7 @@ fn some(
                 stream::Stop::Socket(errno) => errno,
                 _ => libc::ECONNABORTED,
             })?;
+            socket.slept.set(0);
             writing.bytes += n;
             writing.writes += 1;
             turn.wrote(n, most.min(to_end));

@@ -205,6 +205,12 @@ impl Record {
         self.many.load(Ordering::SeqCst) == 0 && self.forked.load(Ordering::SeqCst) == 0
     }
 
+    /// Whether no other process was ever known to have it, or none of those that were is any more.
+    pub fn is_alone(&self) -> bool {
+        let there = |it: &&AtomicU32| it.load(Ordering::Acquire) != 0;
+        self.is_known() && self.holders.iter().filter(there).count() <= 1
+    }
+
     /// Whether no other process has it.
     fn is_own(&self) -> bool {
         let own = lock::process();

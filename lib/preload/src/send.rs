@@ -2,21 +2,21 @@
 #![expect(unsafe_code, reason = "bytes that a program points to")]
 
 use crate::cancelled::Taken;
-use crate::line::{Line, Slept, sleep};
+use crate::line::Line;
 use crate::lock::Refused;
 use crate::real::{self, fail};
 use crate::record::{Record, Writing};
-use crate::socket::{CLOSED, GIVES_WAY, Is, Socket, naps};
+use crate::socket::{CLOSED, Is, Room, Socket, WAITS, naps};
 use crate::users::is_alone;
 use libc::{MSG_DONTWAIT, MSG_NOSIGNAL, iovec, ssize_t};
 use std::cell::OnceCell;
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use stream::{Full, LOOK_BYTES, LOOK_WRITES, SLEEP, SPIN, Stop, Turn};
+use stream::{Full, LOOK_BYTES, LOOK_WRITES, SPIN, Stop, Turn};
 
 /// How often it sleeps for room before bytes go by the socket, where the kernel knows of signals and time limits.
-const SLEEPS: u32 = 2;
+pub const SLEEPS: u32 = 2;
 
 /// What a lock that there is not means to a program.
 pub fn refused(refused: Refused) -> c_int {
@@ -37,10 +37,10 @@ pub fn blocks(record: &Record, flags: c_int) -> bool {
 /// The parts are of readable memory; the record is a ring's.
 pub unsafe fn send(record: &Record, fd: c_int, parts: &[iovec], flags: c_int) -> Option<ssize_t> {
     let (socket, blocks) = (Socket::of(fd, record), blocks(record, flags));
-    let (mut done, mut error) = (0, GIVES_WAY);
+    let (mut done, mut error) = (0, WAITS);
     let mut turn = Turn::default();
-    // Bound: those that have it leave its ring.
-    while error == GIVES_WAY {
+    // Bound: none where it blocks; where it does not it never waits.
+    while error == WAITS {
         if let Err(why) = socket.takes(&record.write_lock, blocks) {
             error = refused(why);
             break;
@@ -67,8 +67,8 @@ pub unsafe fn send(record: &Record, fd: c_int, parts: &[iovec], flags: c_int) ->
             )
         };
         drop(taken);
-        if error == GIVES_WAY {
-            socket.gives_way();
+        if error == WAITS {
+            error = waits(&socket);
         }
     }
     Some(ended(done, error, flags))
@@ -184,20 +184,20 @@ pub fn step(
         // A reader that is about to make room keeps all that follows from going by the socket.
         spin_for_room(socket, writing, turn, done)?;
     }
-    // The kernel would count a limit anew for each part.
-    // So would it hold the lock for as long as it waits, of which another thread may have need.
-    let by_kernel = blocks && record.limit_to_send().is_none() && is_alone();
-    let mut sleeps = 0;
-    // Bound: none; it blocks as a write does.
+    // The kernel would count a limit anew for each part. So would it hold the lock for as long as it waits, of which
+    // another thread or process may have need.
+    let by_kernel = blocks && record.limit_to_send().is_none() && is_alone() && record.is_alone();
+    let full = match blocks {
+        true if socket.slept.get() < SLEEPS => Full::Waits,
+        false if turn.goes_aside() => Full::Aside,
+        _ => Full::Spills,
+    };
+    // Bound: room that comes as it is given up, which takes what is written.
     loop {
         let line = Line::of(socket, by_kernel, &writing.waker);
-        let full = match blocks {
-            true if sleeps < SLEEPS => Full::Waits,
-            false if turn.goes_aside() => Full::Aside,
-            _ => Full::Spills,
-        };
         match writing.writer.write(&line, bytes, full) {
             Ok(n) => {
+                socket.slept.set(0);
                 writing.bytes += n;
                 writing.writes += 1;
                 turn.wrote(n, bytes.len());
@@ -208,18 +208,9 @@ pub fn step(
                 written.fetch_add(ring, Ordering::Relaxed);
                 return Ok(n);
             }
-            Err(Stop::Full) => {
-                sleeps += 1;
-                wait_for_room(socket, writing)?;
-                socket.goes_on()?;
-                says_more(record)?;
-            }
+            Err(Stop::Full) => wait_for_room(socket, writing)?,
             // A mark is to go first, or the time is limited.
-            Err(Stop::Blocked) if blocks && !line.is_late.get() => {
-                socket.waits_to_write()?;
-                socket.goes_on()?;
-                says_more(record)?;
-            }
+            Err(Stop::Blocked) if blocks && !line.is_late.get() => return Err(socket.awaits(None)),
             Err(Stop::Blocked) => return Err(libc::EAGAIN),
             Err(Stop::Socket(errno)) => return Err(errno),
             Err(Stop::Peer(_)) => return Err(libc::ECONNABORTED),
@@ -227,12 +218,28 @@ pub fn step(
     }
 }
 
+/// After a call that [`WAITS`]: it does, without its lock; that it goes on, or why not.
+pub fn waits(socket: &Socket) -> c_int {
+    match socket.waits() {
+        Ok(()) => {
+            socket.gives_way();
+            WAITS
+        }
+        Err(errno) => errno,
+    }
+}
+
 /// Fails where nobody reads any more: the ring says nothing of that.
 pub fn look_at_peer(socket: &Socket, writing: &mut Writing) -> Result<(), c_int> {
     says_more(socket.record)?;
-    if writing.bytes < LOOK_BYTES && writing.writes < LOOK_WRITES {
+    let slept = socket.slept.get() > 0;
+    if slept {
+        writing.writer.disarm();
+    }
+    if writing.bytes < LOOK_BYTES && writing.writes < LOOK_WRITES && !slept {
         return Ok(());
     }
+    writing.bytes = writing.bytes.max(LOOK_BYTES);
     // As it will be the next time.
     socket.is_read()?;
     (writing.bytes, writing.writes) = (0, 0);
@@ -311,26 +318,20 @@ fn misdeed(_: stream::Stop) -> c_int {
     libc::ECONNABORTED
 }
 
-/// Waits until there is room in the ring, or for a while.
+/// Waits a moment for room in the ring.
+///
+/// # Errors
+/// [`WAITS`]: there is none by then.
 pub fn wait_for_room(socket: &Socket, writing: &mut Writing) -> Result<(), c_int> {
     if spins(writing, SPIN)?.0 {
         return Ok(());
     }
-    socket.begins_to_wait();
-    let time = socket.may_wait(SLEEP)?;
     let Some(seen) = writing.writer.arm(1).map_err(misdeed)? else {
         return Ok(());
     };
-    let slept = sleep(writing.writer.memory().sleeps_by(), seen, time);
-    writing.writer.disarm();
-    if let Err(errno) = socket.is_read() {
-        writing.bytes = LOOK_BYTES;
-        return Err(errno);
-    }
-    match slept == Slept::Interrupted && socket.ends_by_signal() {
-        true => Err(libc::EINTR),
-        false => Ok(()),
-    }
+    let word = writing.writer.memory().sleeps_by();
+    let word = word.map_or(std::ptr::null(), std::ptr::from_ref);
+    Err(socket.awaits(Some(Room { word, seen })))
 }
 
 /// Whether a call that a signal interrupted goes on, as far as is known: no handler of the program's says that it does

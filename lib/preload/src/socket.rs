@@ -8,6 +8,7 @@
 //! can know that it has begun.
 #![expect(unsafe_code, reason = "a descriptor's number")]
 
+use crate::line::{Slept, sleep};
 use crate::lock::{Lock, Refused};
 use crate::real;
 use crate::record::Record;
@@ -15,15 +16,16 @@ use crate::send::restarts;
 use crate::table;
 use crate::users::is_alone;
 use libc::{MSG_PEEK, POLLERR, POLLHUP, POLLIN, POLLOUT};
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::ffi::c_int;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// In place of an errno, all of which files have too: the descriptor is closed, or another.
 pub const CLOSED: c_int = c_int::MIN;
-/// The same: another thread has the descriptor leave its ring, and wants the lock.
-pub const GIVES_WAY: c_int = c_int::MIN + 1;
+/// The same: the call waits for what [`Socket::awaits`] says, and gives its lock back meanwhile: who dies or is
+/// stopped in that wait keeps nobody else from writing.
+pub const WAITS: c_int = c_int::MIN + 1;
 /// How long who waits for a socket to take something waits at a time.
 const LOOKS: Duration = Duration::from_millis(100);
 
@@ -46,12 +48,22 @@ enum Polled {
     Interrupted,
 }
 
+/// There was none in the ring when this word, if it can be slept by, was so.
+pub struct Room {
+    pub word: *const AtomicU32,
+    pub seen: u32,
+}
+
 /// It.
 pub struct Socket<'a> {
     pub record: &'a Record,
     fd: c_int,
     /// Of the first wait.
     begun: OnceCell<Instant>,
+    /// What it is about to wait for: room in the ring, or else the socket.
+    awaits: Cell<Option<Room>>,
+    /// How often it slept for room since it wrote anything.
+    pub slept: Cell<u32>,
 }
 
 impl<'a> Socket<'a> {
@@ -61,6 +73,8 @@ impl<'a> Socket<'a> {
             record,
             fd,
             begun: OnceCell::new(),
+            awaits: Cell::new(None),
+            slept: Cell::new(0),
         }
     }
 
@@ -160,21 +174,35 @@ impl<'a> Socket<'a> {
         Ok(())
     }
 
-    /// After a wait to write: whether the lock is to be given to who leaves the ring.
+    /// It is about to wait for room in the ring, or for the socket.
+    pub fn awaits(&self, room: Option<Room>) -> c_int {
+        self.awaits.set(room);
+        WAITS
+    }
+
+    /// Waits for that, or for a while. No lock is held.
     ///
     /// # Errors
-    /// [`GIVES_WAY`].
-    pub fn goes_on(&self) -> Result<(), c_int> {
-        match self.record.leaves.load(Ordering::Acquire) {
-            0 => Ok(()),
-            _ => Err(GIVES_WAY),
+    /// What the program is told, or [`CLOSED`].
+    pub fn waits(&self) -> Result<(), c_int> {
+        let Some(Room { word, seen }) = self.awaits.take() else {
+            return self.waits_to_write();
+        };
+        self.begins_to_wait();
+        let time = self.may_wait(stream::SLEEP)?;
+        self.slept.set(self.slept.get() + 1);
+        // SAFETY: null, or of the ring's mapping, which is there for as long as the record is held.
+        let word = unsafe { word.as_ref() };
+        match sleep(word, seen, time) == Slept::Interrupted && self.ends_by_signal() {
+            true => Err(libc::EINTR),
+            false => Ok(()),
         }
     }
 
     /// Lets who leaves the ring do so, for a while. No lock is held.
     pub fn gives_way(&self) {
         let begun = Instant::now();
-        while self.goes_on().is_err() && begun.elapsed() < LOOKS {
+        while self.record.leaves.load(Ordering::Acquire) != 0 && begun.elapsed() < LOOKS {
             naps(Duration::from_micros(100));
         }
     }
@@ -183,7 +211,7 @@ impl<'a> Socket<'a> {
     ///
     /// # Errors
     /// As [`Socket::waits_to_read`].
-    pub fn waits_to_write(&self) -> Result<(), c_int> {
+    fn waits_to_write(&self) -> Result<(), c_int> {
         self.begins_to_wait();
         let time = self.may_wait(LOOKS)?;
         let number = self.number().ok_or(CLOSED)?;
