@@ -98,22 +98,21 @@ fn relay(record: &Record, fd: c_int) -> Result<(), c_int> {
     let child = real::raw(libc::SYS_clone, [0; 3]);
     if child == 0 {
         processes::is_forked();
-        if real::raw(libc::SYS_clone, [0; 3]) == 0 {
-            carry(record, fd, mine);
+        match real::raw(libc::SYS_clone, [0; 3]) {
+            0 => carry(record, fd, mine),
+            carries => end(i32::from(carries < 0)),
         }
-        end();
     }
-    if child > 0 {
-        let mut status = 0;
-        // SAFETY: room for the answer.
-        unsafe { libc::waitpid(child as c_int, &raw mut status, libc::__WALL) };
+    let carried = child > 0 && waited_for(child as c_int);
+    if !carried {
+        record.forks_not();
     }
     let handed_on = table::is_handed_on(fd);
     let flags = if handed_on { 0 } else { libc::O_CLOEXEC };
     // SAFETY: numbers of this process.
     unsafe {
         // It may be closed, and another's, by now.
-        if child > 0 && table::is_of(fd, record) {
+        if carried && table::is_of(fd, record) {
             let watched = Watched::take_out(fd);
             real::dup3(theirs, fd, flags);
             watched.put_in(fd);
@@ -121,9 +120,23 @@ fn relay(record: &Record, fd: c_int) -> Result<(), c_int> {
         real::close(theirs);
         real::close(mine);
     }
-    match child > 0 {
+    match carried {
         true => Ok(()),
         false => Err(libc::EAGAIN),
+    }
+}
+
+/// Waits for who was to make the one that carries; whether it did.
+fn waited_for(child: c_int) -> bool {
+    let mut status = 0;
+    // Bound: signals, and the life of one that does nothing else.
+    loop {
+        // SAFETY: room for the answer.
+        let ended = unsafe { libc::waitpid(child, &raw mut status, libc::__WALL) };
+        if ended == child || real::errno() != libc::EINTR {
+            // Whom the program waited for itself, of all its children, is taken to have.
+            return ended != child || status == 0;
+        }
     }
 }
 
@@ -148,9 +161,9 @@ fn keeps_options(from: c_int, to: c_int) {
     }
 }
 
-fn end() -> ! {
+fn end(status: c_int) -> ! {
     loop {
-        real::raw(libc::SYS_exit_group, [0; 3]);
+        real::raw(libc::SYS_exit_group, [status.cast_unsigned() as usize]);
     }
 }
 
@@ -267,7 +280,7 @@ fn carry(record: &Record, circuit: c_int, pair: c_int) -> ! {
         }
         let hung = polled(pair, 0) & POLLHUP != 0;
         if there_over && (here_over || hung) {
-            end();
+            end(0);
         }
         let (mut at_circuit, mut at_pair) = (0, 0);
         match here.is_empty() {

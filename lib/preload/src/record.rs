@@ -160,6 +160,14 @@ impl Record {
         }
     }
 
+    /// It was not, after all.
+    pub fn forks_not(&self) {
+        let less = |it: u32| it.checked_sub(1);
+        let _ = self
+            .forked
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
+    }
+
     /// This process was.
     pub fn is_forked(&self) {
         self.holds();
