@@ -164,12 +164,17 @@ impl<M: ConsumerMemory> Reader<M> {
     }
 
     /// How many bytes can be read now, where `queued` tells how many the socket has; none: the
-    /// stream has ended. Never more, but for one where no edge can be given, and a few less while the writer is
-    /// in the middle of a spill.
+    /// stream has ended. Never more, but for one where `edges` are waited for and none can be given, and a few less while
+    /// the writer is in the middle of a spill.
     ///
     /// # Errors
     /// As [`Reader::read`]: [`Stop::Blocked`] where there are none yet.
-    pub fn pending(&mut self, line: &impl Line, queued: impl Fn() -> usize) -> Result<usize, Stop> {
+    pub fn pending(
+        &mut self,
+        line: &impl Line,
+        edges: bool,
+        queued: impl Fn() -> usize,
+    ) -> Result<usize, Stop> {
         // Before it is looked at: the writer may mark the end of plain bytes at any time.
         let before = queued();
         match self.next(line)? {
@@ -178,7 +183,7 @@ impl<M: ConsumerMemory> Reader<M> {
             _ => {}
         }
         // Who cannot be given an edge is told of one byte more: it reads less, and finds nothing then.
-        let more = usize::from(!self.announce(line)?);
+        let more = usize::from(edges && !self.announce(line)?);
         // All that is there, by whichever way: who reads as much waits for an edge then. Looked at before it
         // is asked what of it is none: of what is sent that was told before.
         let queued = queued();

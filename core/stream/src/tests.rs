@@ -479,13 +479,13 @@ fn of_a_spill_that_is_under_way_what_has_come_is_counted() {
     assert_eq!(writer.write(&pipe, &[1; 200], Full::Waits), Ok(CAPACITY));
     assert_eq!(writer.write(&pipe, &[2; 28], Full::Spills), Ok(1));
     let queued = || pipe.holds().len();
-    assert_eq!(reader.pending(&pipe, queued), Ok(CAPACITY + 1));
+    assert_eq!(reader.pending(&pipe, true, queued), Ok(CAPACITY + 1));
     assert_eq!(read(&mut reader, &pipe, 200), Ok(vec![1; CAPACITY]));
-    assert_eq!(reader.pending(&pipe, queued), Ok(1));
+    assert_eq!(reader.pending(&pipe, true, queued), Ok(1));
     assert_eq!(read(&mut reader, &pipe, 200), Ok(vec![2]));
-    assert_eq!(reader.pending(&pipe, queued), Err(Stop::Blocked));
+    assert_eq!(reader.pending(&pipe, true, queued), Err(Stop::Blocked));
     assert_eq!(writer.write(&pipe, &[2; 27], Full::Spills), Ok(8));
-    assert_eq!(reader.pending(&pipe, queued), Ok(8));
+    assert_eq!(reader.pending(&pipe, true, queued), Ok(8));
 }
 
 #[test]
@@ -496,7 +496,7 @@ fn how_much_there_is_is_never_more_than_there_is() {
     for plain in [3, 1 << 40, u64::MAX] {
         memory.0.producer[ProducerWord::Joined as usize].set(1);
         memory.0.producer[ProducerWord::Plain as usize].set(plain);
-        let told = reader.pending(&pipe, || pipe.holds().len());
+        let told = reader.pending(&pipe, true, || pipe.holds().len());
         assert!(
             told.is_ok_and(|told| told <= 3) || told.is_err(),
             "{told:?}"
@@ -516,7 +516,7 @@ fn how_much_there_is_has_no_heads_in_it() {
     let (reader, there) = (RefCell::new(reader), Cell::new(CAPACITY));
     let asks = || {
         let queued = || pipe.bytes.borrow().len();
-        let says = reader.borrow_mut().pending(&pipe, queued).unwrap();
+        let says = reader.borrow_mut().pending(&pipe, true, queued).unwrap();
         assert!(says <= there.get() + 1, "{says} of {}", there.get());
         assert!(says + 8 >= there.get(), "{says} of {}", there.get());
     };
@@ -533,7 +533,9 @@ fn how_much_there_is_has_no_heads_in_it() {
         Ok(vec![1; CAPACITY])
     );
     for left in (1..=50).rev() {
-        let says = reader.pending(&pipe, || pipe.bytes.borrow().len()).unwrap();
+        let says = reader
+            .pending(&pipe, true, || pipe.bytes.borrow().len())
+            .unwrap();
         assert!((left * 3..=left * 3 + 1).contains(&says), "{left}: {says}");
         assert_eq!(read(&mut reader, &pipe, 99), Ok(vec![2; 3]));
     }
@@ -548,7 +550,10 @@ fn who_was_told_how_much_there_is_gets_an_edge_for_more() {
         assert_eq!(writer.write(&pipe, b"a", Full::Spills), Ok(1));
         let before = pipe.sends.get();
         match turn % 2 {
-            0 => assert_eq!(reader.pending(&pipe, || pipe.holds().len()), Ok(turn + 1)),
+            0 => assert_eq!(
+                reader.pending(&pipe, true, || pipe.holds().len()),
+                Ok(turn + 1)
+            ),
             _ => assert_eq!(reader.peek(&pipe, &mut [0; 99]), Ok(turn + 1)),
         }
         assert!(pipe.is_readable(), "there is something to read");
@@ -630,7 +635,7 @@ proptest! {
                         Err(stop) => prop_assert_eq!(stop, Stop::Blocked),
                     }
                 }
-                Act::Pending => match reader.pending(&pipe, || pipe.holds().len()) {
+                Act::Pending => match reader.pending(&pipe, true, || pipe.holds().len()) {
                     Ok(n) => prop_assert!([0, 1].contains(&(n as u64 - (sent - came)))),
                     Err(stop) => prop_assert_eq!(stop, Stop::Blocked),
                 },

@@ -3,7 +3,7 @@
 
 use crate::cancelled::Taken;
 use crate::line::Line;
-use crate::real::fail;
+use crate::real::{self, fail};
 use crate::record::{Reading, Record};
 use crate::send::{blocks, refused};
 use crate::socket::{CLOSED, Is, Socket};
@@ -50,6 +50,8 @@ pub unsafe fn receive(
             drop(taken);
             return match is {
                 Is::Left if done == 0 => None,
+                // SAFETY: the caller's promise.
+                Is::Left => Some(unsafe { rest_by_kernel(fd, parts, done, flags) }),
                 Is::Closed if !socket.has_waited() => told(done, libc::EBADF),
                 // As who waits is told of a socket that is shut down.
                 _ => Some(done.cast_signed()),
@@ -94,6 +96,30 @@ pub unsafe fn receive(
             Err(errno) => return told(done, errno),
         }
     }
+}
+
+/// The rest of a call by what has the descriptor's place since it has left its ring; what the call says.
+///
+/// # Safety
+/// As [`receive`].
+unsafe fn rest_by_kernel(fd: c_int, parts: &[iovec], mut done: usize, flags: c_int) -> ssize_t {
+    let mut before = done;
+    for part in parts {
+        if before < part.iov_len {
+            let rest = part.iov_len - before;
+            // SAFETY: the caller's promise.
+            let n = unsafe { real::recv(fd, part.iov_base.wrapping_byte_add(before), rest, flags) };
+            // What came is told; the next call is told why no more did.
+            let n = usize::try_from(n).unwrap_or(0);
+            done += n;
+            if n < rest {
+                break;
+            }
+            before = part.iov_len;
+        }
+        before -= part.iov_len;
+    }
+    done.cast_signed()
 }
 
 fn told(done: usize, errno: c_int) -> Option<ssize_t> {
@@ -246,7 +272,8 @@ pub fn pending(record: &Record, fd: c_int, queued: impl Fn() -> usize) -> Result
     // SAFETY: the lock is held.
     let Reading { reader, waker } = unsafe { record.reading() };
     let line = Line::of(&socket, false, waker);
-    let there = reader.pending(&line, queued);
+    let edges = record.watched.load(Ordering::Relaxed) != 0;
+    let there = reader.pending(&line, edges, queued);
     record.read_lock.give();
     match there {
         Ok(there) => Ok(there),
