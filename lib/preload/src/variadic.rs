@@ -25,23 +25,30 @@ fn next(which: usize, name: &CStr) -> *mut c_void {
     at
 }
 
-/// Where it cannot leave its ring, what is written would be nonsense to the peer.
-fn leaves(fd: c_long) {
-    if !left(c_int::try_from(fd).unwrap_or(-1)) {
-        std::process::abort();
-    }
+/// Where it cannot leave its ring what is written would be nonsense to the peer: then nothing is called, and it fails.
+fn leaves(fd: c_long) -> bool {
+    left(c_int::try_from(fd).unwrap_or(-1))
+}
+
+/// In place of the C library's function; the error number is set by now.
+extern "C" fn fails() -> c_long {
+    -1
 }
 
 /// Before `dprintf(fd, ...)`; where that goes on.
 extern "C" fn before_dprintf(fd: c_long) -> *mut c_void {
-    leaves(fd);
-    next(0, c"dprintf")
+    match leaves(fd) {
+        true => next(0, c"dprintf"),
+        false => fails as *mut c_void,
+    }
 }
 
 /// Before `__dprintf_chk(fd, ...)`; where that goes on.
 extern "C" fn before_dprintf_chk(fd: c_long) -> *mut c_void {
-    leaves(fd);
-    next(1, c"__dprintf_chk")
+    match leaves(fd) {
+        true => next(1, c"__dprintf_chk"),
+        false => fails as *mut c_void,
+    }
 }
 
 /// Before `clone(function, stack, flags, ...)`; where that goes on.
@@ -99,7 +106,11 @@ extern "C" fn before_syscall(
         | libc::SYS_sendfile
         | libc::SYS_dup
         | libc::SYS_dup2
-        | libc::SYS_dup3 => leaves(first),
+        | libc::SYS_dup3
+            if !leaves(first) =>
+        {
+            return fails as *mut c_void;
+        }
         libc::SYS_close => crate::table::forget(c_int::try_from(first).unwrap_or(-1)),
         libc::SYS_close_range if third & c_long::from(libc::CLOSE_RANGE_CLOEXEC) == 0 => {
             let number = |it: c_long| u32::try_from(it).unwrap_or(u32::MAX);
@@ -108,10 +119,7 @@ extern "C" fn before_syscall(
         libc::SYS_epoll_ctl if second != c_long::from(libc::EPOLL_CTL_DEL) => {
             crate::waits::watches(c_int::try_from(third).unwrap_or(-1));
         }
-        libc::SYS_splice => {
-            leaves(first);
-            leaves(third);
-        }
+        libc::SYS_splice if !(leaves(first) && leaves(third)) => return fails as *mut c_void,
         _ => {}
     }
     next(3, c"syscall")
