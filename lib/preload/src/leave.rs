@@ -169,16 +169,17 @@ fn end(status: c_int) -> ! {
 
 /// One direction: what was taken from one side and not yet given to the other.
 struct Way {
-    bytes: [u8; CARRIED],
+    /// Not on the stack, which is that of whichever thread left the ring.
+    bytes: Vec<u8>,
     from: usize,
     to: usize,
     over: bool,
 }
 
 impl Way {
-    const fn new() -> Way {
+    fn new() -> Way {
         Way {
-            bytes: [0; CARRIED],
+            bytes: vec![0; CARRIED],
             from: 0,
             to: 0,
             over: false,

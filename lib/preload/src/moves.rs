@@ -104,9 +104,12 @@ fn some(
             return Ok(n);
         }
     }
-    let mut bytes = [0_u8; 16 << 10];
-    let n = most.min(bytes.len());
-    let n = pread(from, bytes.as_mut_ptr(), n, at);
+    // A thread's stack may have no room for so many.
+    let mut bytes: Vec<u8> = Vec::new();
+    let n = most.min(16 << 10);
+    bytes.try_reserve_exact(n).map_err(|_| libc::ENOMEM)?;
+    bytes.resize(n, 0);
+    let n = pread(from, bytes.as_mut_ptr(), bytes.len(), at);
     let n = usize::try_from(n).map_err(|_| real::errno())?;
     match bytes.get(..n) {
         Some(bytes) if n > 0 => step(socket, writing, bytes, blocks, turn, done),
