@@ -6,13 +6,14 @@ use crate::cancelled::Held;
 use crate::leave::left;
 use crate::real;
 use crate::record::{RING, Record};
-use crate::{receive, table};
+use crate::{receive, table, waits};
 use libc::{FD_CLOEXEC, O_NONBLOCK, SOCK_STREAM, c_ulong, sockaddr, socklen_t};
 use std::ffi::{c_char, c_int, c_uint};
 use std::sync::atomic::Ordering;
 
 const FIONREAD: c_ulong = libc::FIONREAD as c_ulong;
 const FIONBIO: c_ulong = libc::FIONBIO as c_ulong;
+const FIOASYNC: c_ulong = libc::FIOASYNC as c_ulong;
 const FIOCLEX: c_ulong = libc::FIOCLEX as c_ulong;
 const FIONCLEX: c_ulong = libc::FIONCLEX as c_ulong;
 
@@ -60,11 +61,22 @@ fn copied(fd: c_int, closes: bool, kernel: impl FnOnce(bool) -> c_int) -> c_int 
     number
 }
 
+/// Whether a copy may be at this number: one that is there already may be beyond what is permitted by now.
+fn may_be(number: c_int) -> bool {
+    let mut limit: libc::rlimit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: room for the answer.
+    let told = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } == 0;
+    !told || u64::try_from(number).is_ok_and(|number| number < limit.rlim_cur)
+}
+
 /// A copy at this number, which programs that are executed take for theirs up to 2.
 fn copied_to(fd: c_int, to: c_int, closes: bool, kernel: impl FnOnce(bool) -> c_int) -> c_int {
     // SAFETY: a descriptor's flags, or an error where there is none.
     let is_one = unsafe { real::fcntl(fd, libc::F_GETFD, 0) } >= 0;
-    if fd == to || !is_one {
+    if fd == to || !is_one || !may_be(to) {
         // It fails, and what is at the number stays there.
         return kernel(closes);
     }
@@ -204,6 +216,9 @@ exported! {
                 if done >= 0 {
                     let nonblocking = argument & O_NONBLOCK as usize != 0;
                     ring(fd, |it| it.nonblocking.store(u32::from(nonblocking), Ordering::Relaxed));
+                    if argument & libc::O_ASYNC as usize != 0 {
+                        waits::watches(fd);
+                    }
                 }
                 done
             }
@@ -248,6 +263,13 @@ exported! {
                 if done >= 0 {
                     let nonblocking = *(argument as *const c_int) != 0;
                     ring(fd, |it| it.nonblocking.store(u32::from(nonblocking), Ordering::Relaxed));
+                }
+                done
+            }
+            FIOASYNC => {
+                let done = real::ioctl(fd, what, argument);
+                if done >= 0 && *(argument as *const c_int) != 0 {
+                    waits::watches(fd);
                 }
                 done
             }

@@ -23,7 +23,7 @@ fn rests(fd: c_int) {
     }
 }
 
-/// A set of epoll watches it from now on, whenever it is waited for: each read looks after it.
+/// A set of epoll watches it from now on, or a signal tells of it, whenever that is waited for: each read looks after it.
 pub fn watches(fd: c_int) {
     if let Some(held) = table::hold(fd).map(Held) {
         held.0.watched.store(1, Ordering::Release);
