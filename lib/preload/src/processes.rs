@@ -64,10 +64,19 @@ extern "C" fn child() {
     table::is_forked();
 }
 
+/// What came of it: none was made if it is less than nothing.
+fn or_not(pid: libc::pid_t) -> libc::pid_t {
+    if pid < 0 {
+        table::forks_not();
+    }
+    pid
+}
+
 exported! {
+    fork() -> libc::pid_t { or_not(real::fork()) }
     // A child that shares its parent's memory would change its table of descriptors.
-    vfork() -> libc::pid_t { real::fork() }
-    __vfork() -> libc::pid_t { real::fork() }
+    vfork() -> libc::pid_t { or_not(real::fork()) }
+    __vfork() -> libc::pid_t { or_not(real::fork()) }
     // It runs none of what is to be run at a fork.
     _Fork() -> libc::pid_t {
         before();
@@ -75,7 +84,7 @@ exported! {
         if pid == 0 {
             child();
         }
-        pid
+        or_not(pid)
     }
     system(line: *const c_char) -> c_int {
         table::starts();

@@ -81,7 +81,7 @@ pub struct Record {
     pub leaves: AtomicU32,
     /// Its sending is shut down.
     pub said_all: AtomicU32,
-    /// A set of epoll watches it.
+    /// A set of epoll watches it, or it is told of by a signal.
     pub watched: AtomicU32,
     /// An error of the socket's that a wait took.
     pub error: AtomicI32,
@@ -139,8 +139,12 @@ impl Record {
     pub fn holds(&self) {
         let own = lock::process();
         let (done, not) = (Ordering::AcqRel, Ordering::Relaxed);
-        let place = |it: &AtomicU32| it.compare_exchange(0, own, done, not).is_ok();
-        if !self.holders.iter().any(place) {
+        let free = |it: &AtomicU32| it.compare_exchange(0, own, done, not).is_ok();
+        let of_dead = |it: &AtomicU32| {
+            let pid = it.load(Ordering::Acquire);
+            pid != own && !is_there(pid) && it.compare_exchange(pid, own, done, not).is_ok()
+        };
+        if !self.holders.iter().any(free) && !self.holders.iter().any(of_dead) {
             self.many.store(1, Ordering::Release);
         }
     }

@@ -4,6 +4,7 @@
 use crate::arena::{self, RECORDS};
 use crate::cancelled::kept;
 use crate::record::{PLAIN, Record};
+use crate::users::is_alone;
 use crate::{log, real};
 use std::ffi::c_int;
 use std::ops::Range;
@@ -279,6 +280,13 @@ fn own() -> impl Iterator<Item = &'static Record> {
 pub fn forks() {
     if HIGHEST.load(Ordering::Acquire) > 0 {
         own().for_each(Record::forks);
+    }
+}
+
+/// It was not, after all. Where other threads fork too, nobody knows whom they counted.
+pub fn forks_not() {
+    if HIGHEST.load(Ordering::Acquire) > 0 && is_alone() {
+        own().for_each(Record::forks_not);
     }
 }
 
