@@ -4,7 +4,7 @@
 use crate::cancelled::Taken;
 use crate::line::Line;
 use crate::real::{self, fail};
-use crate::record::{Reading, Record};
+use crate::record::{RESET, Reading, Record};
 use crate::send::{blocks, refused};
 use crate::socket::{CLOSED, Is, Socket};
 use libc::{MSG_PEEK, MSG_WAITALL, iovec, ssize_t};
@@ -73,18 +73,22 @@ pub unsafe fn receive(
             End::Enough => return Some(done.cast_signed()),
             // What the peer closed upon without having read it the kernel does not know of.
             End::Over if done == 0 && is_reset(&socket) => {
-                record.said_all.store(1, Ordering::Release);
+                record.said_all.store(RESET, Ordering::Release);
                 return told(done, libc::ECONNRESET);
             }
             End::Over => return Some(done.cast_signed()),
             End::Stopped(Stop::Blocked) if blocks && waits => {}
             End::Stopped(Stop::Blocked | Stop::Full) => return told(done, libc::EAGAIN),
-            End::Stopped(Stop::Socket(libc::ECONNRESET)) if is_read(record) => {
+            End::Stopped(Stop::Socket(libc::ECONNRESET))
+                if record.said_all.load(Ordering::Acquire) == RESET || is_read(record) =>
+            {
                 return Some(done.cast_signed());
             }
             End::Stopped(Stop::Socket(errno)) => {
                 if done > 0 {
                     record.error.store(errno, Ordering::Release);
+                } else if errno == libc::ECONNRESET {
+                    record.said_all.store(RESET, Ordering::Release);
                 }
                 return told(done, errno);
             }

@@ -25,6 +25,9 @@ pub const RING: u32 = 3;
 /// By the kernel for good.
 pub const PLAIN: u32 = 4;
 
+/// Of what was said at last: nothing, but the peer's reset, which is told once.
+pub const RESET: u32 = 2;
+
 /// Bytes in calls of [`WORTH`] or more, after which a ring is asked for: a connection that is
 /// short, or of small messages, is better off with the kernel.
 const AFTER: u64 = 128 << 10;
@@ -79,7 +82,7 @@ pub struct Record {
     pub consented: AtomicU32,
     /// Threads that have it leave its ring: who writes gives way.
     pub leaves: AtomicU32,
-    /// Its sending is shut down.
+    /// Its sending is shut down; or it is over, by a [`RESET`] that was told.
     pub said_all: AtomicU32,
     /// A set of epoll watches it, or it is told of by a signal.
     pub watched: AtomicU32,

@@ -423,3 +423,270 @@ int main(void)
     rings.scene.compile("selects", SELECTS);
     assert_eq!(rings.says("app", "exec {r} {f}/selects"), "1\n");
 }
+
+/// Two sockets of one connection, by a ring.
+const PAIR: &str = "
+import ctypes, fcntl, os, resource, select, signal, socket, sys, threading, time
+l = socket.create_server(('10.1.1.10', 7000))
+def plain():
+    s = socket.create_connection(('10.1.1.10', 7000)); return s, l.accept()[0]
+def whole(s, n):
+    came = b''
+    while len(came) < n: came += s.recv(n - len(came)) or sys.exit(f'{len(came)} of {n}')
+    return came
+def pair():
+    s, c = plain()
+    for a, b in [(s, c), (c, s)] * 8: a.sendall(b'x' * 65536); whole(b, 65536)
+    return s, c
+def goes_on(s, c):
+    s.send(b'still'); return whole(c, 5).decode()
+libc = ctypes.CDLL(None, use_errno=True)
+";
+
+/// What one program says that begins so; some of it goes by rings.
+fn paired(name: &str, program: &str) -> String {
+    let rings = Rings::new();
+    rings.scene.file(name, &format!("{PAIR}{program}"));
+    let said = rings.says(
+        "web",
+        &format!("exec timeout 40 {{r}} python3 {{f}}/{name}"),
+    );
+    assert!(rings.by_ring("python3")[1] > 0, "no ring: {said}");
+    said
+}
+
+/// Before a ring, what each of them moved the other did not count.
+#[test]
+fn a_child_of_another_user_leaves_its_parent_no_ring_of_another_count() {
+    let said = paired(
+        "apart.py",
+        "
+pair(); s, c = plain()
+if os.fork() == 0: os.setresuid(65534, 65534, 65534); s.send(b'y' * 1000); os._exit(0)
+os.wait()
+def writes():
+    for n in range(128): s.sendall(bytes([n]) * 65536)
+t = threading.Thread(target=writes); t.start()
+print(whole(c, 1000) == b'y' * 1000, all(whole(c, 65536) == bytes([n]) * 65536 for n in range(128)))
+",
+    );
+    assert_eq!(said, "True True\n");
+}
+
+/// It sends what says that something follows, and nothing follows.
+#[test]
+fn a_stray_frame_keeps_nobody_in_a_read_who_was_told_that_there_is_something() {
+    const WAITS: &str = "
+import select, socket, sys, time
+l = socket.create_server(('10.1.1.10', 7000)); print('serving', flush=True)
+c, _ = l.accept(); worst = came = 0; end = time.monotonic() + 30
+watch = select.poll(); watch.register(c, select.POLLIN)
+while time.monotonic() < end:
+    ready = select.select([c], [], [], 1)[0] if sys.argv[1] == 'select' else watch.poll(1000)
+    if not ready: continue
+    begun = time.monotonic(); some = len(c.recv(65536)); worst = max(worst, time.monotonic() - begun)
+    came += some
+    if not some: break
+print(came > 262144, worst < 1)
+";
+    const STRAY: &str = "
+import mmap, socket, struct, sys, time
+s = socket.create_connection(('10.1.1.10', 7000)); sent = 0
+def some():
+    global sent
+    s.sendall(b'x' * 16384); sent += 16384; time.sleep(0.01)
+for n in range(16): some()
+fd, side, size, _ = struct.unpack('4I', s.getsockopt(0x4248, 1, 16)); assert side == 0
+words = memoryview(mmap.mmap(fd, 4096 + 2 * size)).cast('Q')
+words[17] = 1
+while not words[80]: some()
+words[16] = sent + 1; s.send(b'T\\0'); time.sleep(0.2)
+for n in range(3):
+    s.send(b'S\\x10\\0\\0\\0' if sys.argv[1] == 'spill' else bytes([84, words[74] & 255])); time.sleep(0.3)
+    if sys.argv[1] == 'spill': break
+time.sleep(1.5)
+";
+    let rings = Rings::new();
+    rings.scene.file("waits.py", WAITS);
+    rings.scene.file("stray.py", STRAY);
+    for (way, what) in [("select", "token"), ("select", "spill"), ("poll", "spill")] {
+        let line = format!("exec {{r}} python3 {{f}}/waits.py {way}");
+        let mut waits = rings.start("web", &line, "serving");
+        let line = format!("python3 {{f}}/stray.py {what}");
+        rings.scene.says("app", &line);
+        waits.wait(Duration::from_secs(20));
+        assert_eq!(waits.out(), "serving\nTrue True\n", "{way} {what}");
+    }
+}
+
+#[test]
+fn who_waits_to_write_keeps_nobody_from_it() {
+    let said = paired(
+        "waits.py",
+        "
+s, c = pair()
+child = os.fork()
+while child == 0: s.send(b'x' * 65536)
+time.sleep(0.5); os.kill(child, 9); os.wait(); c.setblocking(False)
+def came():
+    try: return c.recv(65536)
+    except BlockingIOError: return b''
+end = time.monotonic() + 20
+while came(): pass
+s.send(b'last'); last = b''
+while not last.endswith(b'last') and time.monotonic() < end: last = (last + came())[-4:]
+print(last)
+s, c = pair()
+def interrupted(*_): raise InterruptedError
+signal.signal(signal.SIGALRM, interrupted)
+threading.Thread(target=lambda: s.sendall(b'x' * (64 << 20)), daemon=True).start()
+time.sleep(0.5); signal.alarm(1)
+try: s.send(b'x' * (1 << 20)); print('sent')
+except InterruptedError: print('interrupted')
+sys.stdout.flush(); pair(); os._exit(0)
+",
+    );
+    assert_eq!(said, "b'last'\ninterrupted\n");
+}
+
+/// Neither the connection nor the program ends by it.
+#[test]
+fn what_fails_changes_nothing() {
+    let said = paired(
+        "fails.py",
+        "
+pair(); s, c = pair()
+def says(n): return n if n >= 0 else os.strerror(ctypes.get_errno())
+high = fcntl.fcntl(s, fcntl.F_DUPFD, 300)
+most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (200, most))
+print(says(libc.dup2(0, high)), os.write(high, b'still'), whole(c, 5).decode())
+own = []
+try:
+    while True: own.append(os.dup(0))
+except OSError: pass
+print(says(libc.dprintf(s.fileno(), b'none')), says(libc.syscall(1, s.fileno(), b'none', 4)), goes_on(s, c))
+for fd in own: os.close(fd)
+os.setresuid(54321, 54321, 54321)
+for n in range(1, 200):
+    resource.setrlimit(resource.RLIMIT_NPROC, (n, n + 999 if n == 1 else resource.getrlimit(resource.RLIMIT_NPROC)[1]))
+    try: child = os.fork()
+    except BlockingIOError: continue
+    if child == 0: os._exit(0)
+    os.wait(); break
+print(says(libc.dprintf(s.fileno(), b'none')), goes_on(s, c), goes_on(c, s))
+",
+    );
+    assert_eq!(
+        said,
+        "Bad file descriptor 5 still\nToo many open files Too many open files still\n\
+         Resource temporarily unavailable still still\n"
+    );
+}
+
+#[test]
+fn who_leaves_bytes_unread_resets_and_signals_tell_of_each_message() {
+    let said = paired(
+        "told.py",
+        "
+s, c = pair()
+s.send(b'x' * 100000); c.recv(100); c.close()
+for call in [lambda: s.recv(9), lambda: s.send(b'x'), lambda: s.recv(9)]:
+    try: print(call())
+    except OSError as error: print(type(error).__name__)
+s, c = pair(); s.send(b'all'); whole(c, 3); c.close(); print(s.recv(9))
+s, c = pair()
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGIO})
+fcntl.fcntl(s, fcntl.F_SETOWN, os.getpid()); fcntl.fcntl(s, fcntl.F_SETFL, os.O_ASYNC)
+told = 0
+for n in range(20):
+    c.send(b'x' * 100); told += signal.sigtimedwait({signal.SIGIO}, 3) is not None; whole(s, 100)
+print(told)
+",
+    );
+    assert_eq!(
+        said,
+        "ConnectionResetError\nBrokenPipeError\nb''\nb''\n20\n"
+    );
+}
+
+/// More sockets than are followed at a time, each of which other processes had, for a moment or never.
+#[test]
+fn what_others_had_for_a_moment_is_free_again() {
+    let said = paired(
+        "free.py",
+        "
+most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, 1000), most))
+def many(forks):
+    for turn in range(28):
+        all = [socket.socket() for _ in range(300)]; forks()
+        for s in all: s.close()
+def forks():
+    for n in range(5):
+        if os.fork() == 0: os._exit(0)
+        os.wait()
+many(forks); s, c = pair(); print(goes_on(s, c))
+",
+    );
+    assert_eq!(said, "still\n");
+}
+
+/// A file is sent, and a ring is left, by threads with no more of a stack than there has to be.
+#[test]
+fn small_stacks_are_enough() {
+    const STACKS: &str = r#"
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <sys/sendfile.h>
+#include <sys/socket.h>
+static char some[1 << 20];
+static int fd;
+static void *sends(void *none) {
+    off_t from = 0;
+    printf("%d\n", (int)sendfile(fd, open("/proc/self/exe", O_RDONLY), &from, 10000));
+    return none;
+}
+static void *leaves(void *none) {
+    struct iovec part = { some, 1000 };
+    struct mmsghdr one = { .msg_hdr = { .msg_iov = &part, .msg_iovlen = 1 } };
+    printf("%d\n", sendmmsg(fd, &one, 1, 0));
+    return none;
+}
+static void does(void *(*what)(void *)) {
+    pthread_t thread;
+    pthread_attr_t small;
+    pthread_attr_init(&small);
+    pthread_attr_setstacksize(&small, 16384);
+    pthread_create(&thread, &small, what, 0);
+    pthread_join(thread, 0);
+}
+static void move(int from, int at, int all) {
+    for (int n = 0; n < all;) n += send(from, some, all - n, 0);
+    for (int n = 0; n < all;) n += recv(at, some, all - n, 0);
+}
+int main(void) {
+    struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons(7000) };
+    int l = socket(AF_INET, SOCK_STREAM, 0);
+    inet_pton(AF_INET, "10.1.1.10", &to.sin_addr);
+    if (bind(l, (void *)&to, sizeof to) || listen(l, 9)) return 1;
+    fd = socket(AF_INET, SOCK_STREAM, 0);
+    connect(fd, (void *)&to, sizeof to);
+    int c = accept(l, 0, 0);
+    for (int n = 0; n < 16; n++) { move(fd, c, 65536); move(c, fd, 65536); }
+    does(sends);
+    does(leaves);
+    printf("%d\n", (int)recv(c, some, 11000, MSG_WAITALL));
+}
+"#;
+    let rings = Rings::new();
+    rings.scene.compile("stacks", STACKS);
+    assert_eq!(
+        rings.says("web", "exec {r} {f}/stacks"),
+        "10000\n1\n11000\n"
+    );
+    assert!(rings.by_ring("stacks")[1] > 0, "no ring");
+}

@@ -96,3 +96,22 @@ fn the_head_of_a_spill_alone_is_nothing_to_read() {
     pipe.failed.set(true);
     assert!(reader.is_ready(&pipe) && !pipe.failed.get());
 }
+
+#[test]
+fn who_waits_for_no_edge_is_told_of_no_byte_more() {
+    let pipe = Pipe::of(1000);
+    let (_, mut writer, mut reader) = switched(&pipe);
+    assert_eq!(
+        writer.write(&pipe, &[1; CAPACITY], Full::Spills),
+        Ok(CAPACITY)
+    );
+    assert_eq!(writer.write(&pipe, &[2; 30], Full::Spills), Ok(30));
+    assert_eq!(read(&mut reader, &pipe, 300), Ok(vec![1; CAPACITY]));
+    assert_eq!(read(&mut reader, &pipe, 10), Ok(vec![2; 10]));
+    let queued = || pipe.holds().len();
+    for turn in 0..9 {
+        assert_eq!(reader.pending(&pipe, false, queued), Ok(20), "{turn}");
+    }
+    let edges = |_| reader.pending(&pipe, true, queued).unwrap();
+    assert_eq!([0; 4].map(edges), [20, 20, 20, 21]);
+}
