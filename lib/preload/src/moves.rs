@@ -28,10 +28,10 @@ pub fn send_file(
     count: usize,
 ) -> Option<ssize_t> {
     let (socket, blocks) = (Socket::of(fd, record), blocks(record, 0));
-    let (mut done, mut error) = (0, 0);
+    let (mut done, mut error, mut is_over) = (0, 0, false);
     let mut turn = Turn::default();
     // Bound: what there is to send; it blocks as a write does.
-    while done < count && [0, WAITS].contains(&error) {
+    while done < count && !is_over && [0, WAITS].contains(&error) {
         if let Err(why) = socket.takes(&record.write_lock, blocks) {
             error = refused(why);
             break;
@@ -44,15 +44,16 @@ pub fn send_file(
         }
         let went = some(&socket, from, at, [done, count], blocks, &mut turn);
         drop(taken);
-        match went {
-            Ok(0) => break,
+        error = match went {
             Ok(n) => {
                 done += n;
                 at += n as i64;
+                is_over = n == 0;
+                0
             }
-            Err(WAITS) => error = waits(&socket),
-            Err(errno) => error = errno,
-        }
+            Err(WAITS) => waits(&socket),
+            Err(errno) => errno,
+        };
     }
     Some(ended(done, error, 0))
 }

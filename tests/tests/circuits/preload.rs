@@ -449,7 +449,7 @@ if os.fork() == 0:
             size = (end - begin) // 8192
             for record in range(begin, end, size):
                 state = ctypes.c_uint32.from_address(record)
-                if state.value == 1:
+                if state.value in (1, 4):
                     for word in range(record + 256, record + size - 8, 8):
                         ctypes.c_uint64.from_address(word).value = page
                     state.value = 3
