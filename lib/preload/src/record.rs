@@ -220,7 +220,7 @@ impl Record {
         self.many.load(Ordering::SeqCst) == 0 && self.forked.load(Ordering::SeqCst) == 0
     }
 
-    /// Whether no other process was ever known to have it, or none of those that were is any more.
+    /// Whether no other process has it, as far as is known without asking: one that is dead by now may count as one that has.
     pub fn is_alone(&self) -> bool {
         let there = |it: &&AtomicU32| it.load(Ordering::Acquire) != 0;
         self.is_known() && self.holders.iter().filter(there).count() <= 1

@@ -179,7 +179,10 @@ pub fn step(
     let record = socket.record;
     look_at_peer(socket, writing)?;
     consent(record);
-    back_to_ring(writing);
+    // Not with the lock of one that another process may have need of: who is killed in a nap keeps it.
+    if writing.writer.unread_spill() > 0 && record.is_alone() {
+        back_to_ring(writing);
+    }
     if !blocks {
         // A reader that is about to make room keeps all that follows from going by the socket.
         spin_for_room(socket, writing, turn, done)?;
