@@ -301,7 +301,7 @@ fn read_by_edges(end: &End, reader: &mut Reader<End>, units: u8) {
         end.until(|socket| socket.arrivals != seen);
         seen = end.socket().arrivals;
         let queued = || end.socket().bytes.len();
-        let mut told = match reader.pending(end, queued) {
+        let mut told = match reader.pending(end, true, queued) {
             Ok(told) => told,
             Err(Stop::Blocked) => continue,
             Err(stop) => panic!("{stop:?}"),
