@@ -162,9 +162,10 @@ fn writer(mut writer: Writer<Fickle>, socket: &Socket) {
         let before = socket.sent.borrow().len();
         match what % 8 {
             0..5 => {
-                let full = match what & 0x80 {
-                    0 => Full::Spills,
-                    _ => Full::Waits,
+                let full = match what >> 6 {
+                    0 | 1 => Full::Spills,
+                    2 => Full::Waits,
+                    _ => Full::Aside,
                 };
                 if let Ok(n) = writer.write(socket, &vec![5; some], full) {
                     assert!(n <= some);

@@ -570,7 +570,7 @@ fn who_was_told_how_much_there_is_gets_an_edge_for_more() {
 
 #[derive(Clone, Debug)]
 enum Act {
-    Write(usize, bool),
+    Write(usize, usize),
     Read(usize),
     Peek(usize),
     Pending,
@@ -583,7 +583,7 @@ enum Act {
 
 fn acts() -> impl Strategy<Value = Vec<Act>> {
     let act = prop_oneof![
-        5 => (1..300_usize, any::<bool>()).prop_map(|(n, spills)| Act::Write(n, spills)),
+        5 => (1..300_usize, 0..3_usize).prop_map(|(n, full)| Act::Write(n, full)),
         5 => (1..300_usize).prop_map(Act::Read),
         2 => (1..300_usize).prop_map(Act::Peek),
         1 => Just(Act::Pending),
@@ -613,8 +613,8 @@ proptest! {
             match act {
                 // Whoever fills in commits first.
                 Act::Write(..) if filled > 0 => {}
-                Act::Write(n, spills) => {
-                    let full = if spills { Full::Spills } else { Full::Waits };
+                Act::Write(n, full) => {
+                    let full = [Full::Spills, Full::Waits, Full::Aside][full];
                     match writer.write(&pipe, &numbered(sent, n), full) {
                         Ok(n) => sent += n as u64,
                         Err(stop) => prop_assert!(matches!(stop, Stop::Blocked | Stop::Full)),
