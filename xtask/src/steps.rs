@@ -52,12 +52,19 @@ const STEPS: &[Step] = &[
         beside: None,
         work: Work::Own(crate::book::pages),
     },
-    Step {
-        name: "clippy",
-        long: false,
-        beside: None,
-        work: Work::Own(clippy),
-    },
+    cargo(
+        "clippy",
+        &[
+            "clippy",
+            "--workspace",
+            "--all-targets",
+            "--locked",
+            "--quiet",
+            "--",
+            "-D",
+            "warnings",
+        ],
+    ),
     Step {
         name: "docs",
         long: false,
@@ -73,6 +80,22 @@ const STEPS: &[Step] = &[
         &[
             "build",
             "--release",
+            "--locked",
+            "--workspace",
+            "--exclude",
+            "lib-preload",
+            "--exclude",
+            "xtask",
+            "--bins",
+            "--lib",
+            "--quiet",
+        ],
+    ),
+    // Tests of one program start others from beside it, those of the library for C link it.
+    cargo(
+        "programs for tests",
+        &[
+            "build",
             "--locked",
             "--workspace",
             "--exclude",
@@ -392,41 +415,6 @@ fn run(root: &Path, words: &[&str], variables: &[(&str, &str)]) -> Result<(), St
     }
 }
 
-/// Lints what tests are built of while building it: once checked and once built takes half as long again. Tests of one
-/// program start others from beside it, those of the library for C link it: all are built.
-fn clippy(root: &Path) -> Result<(), String> {
-    const APART: [&str; 4] = ["-p", "lib-preload", "-p", "xtask"];
-    const TO_BUILD: [&str; 8] = [
-        "build",
-        "--workspace",
-        "--exclude",
-        "lib-preload",
-        "--exclude",
-        "xtask",
-        "--all-targets",
-        "--locked",
-    ];
-    if !has_clippy() {
-        return Err("there is no clippy-driver: tools/setup test says why".into());
-    }
-    run(root, &[&TO_BUILD[..], &["--quiet"]].concat(), &[])?;
-    let last = [
-        "--all-targets",
-        "--locked",
-        "--quiet",
-        "--",
-        "-D",
-        "warnings",
-    ];
-    run(root, &[&["clippy"][..], &APART, &last].concat(), &[])
-}
-
-fn has_clippy() -> bool {
-    static HAS: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
-    let asks = || Command::new("clippy-driver").arg("--version").output();
-    *HAS.get_or_init(|| asks().is_ok_and(|said| said.status.success()))
-}
-
 /// cargo, with what all steps have in common.
 fn command(root: &Path, words: &[&str], variables: &[(&str, &str)]) -> Command {
     let mut command = Command::new(env!("CARGO"));
@@ -438,19 +426,6 @@ fn command(root: &Path, words: &[&str], variables: &[(&str, &str)]) -> Command {
         // Nobody debugs what is built here, and without it that takes a sixth less.
         .env("CARGO_PROFILE_DEV_DEBUG", "0")
         .env("CARGO_PROFILE_TEST_DEBUG", "0");
-    // As `cargo clippy` has it, where more is done than checking.
-    if matches!(words, ["build" | "test", ..])
-        && !words
-            .iter()
-            .any(|word| ["--release", "--profile"].contains(word))
-        && has_clippy()
-    {
-        command.env("RUSTC_WORKSPACE_WRAPPER", "clippy-driver");
-        command.env(
-            "CLIPPY_ARGS",
-            "-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__",
-        );
-    }
     command.envs(variables.iter().copied());
     // `cargo xtask` runs us with the package's own variables set: not for those below.
     command.env_remove("CARGO_MANIFEST_DIR");

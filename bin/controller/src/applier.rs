@@ -331,8 +331,8 @@ impl Applier {
             .map(drop)
     }
 
-    /// Whether every isolated switch can have its core, and one is left for the rest.
-    /// Whether this host has what it takes, as far as that is known before anything is begun.
+    /// Whether this host has what it takes, as far as that is known before anything is begun: root for circuits, a core
+    /// for every isolated switch, and one that is left for the rest.
     fn has_means_for(&self, new: &World) -> Result<(), Fault> {
         if self.rootless && !new.with_circuits().is_empty() && guard!("circuits-root") {
             return Err(Fault::new(

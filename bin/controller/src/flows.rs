@@ -33,7 +33,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
 /// For what is written down of a circuit that is cut.
-const BEFORE_A_CUT: Duration = Duration::from_millis(500);
+const BEFORE_A_CUT: Duration = Duration::from_secs(2);
 
 /// One listing at a time: a switch gives up one that is under way for the next.
 static LISTING: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());

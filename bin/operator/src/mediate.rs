@@ -427,11 +427,15 @@ impl Mediator {
             Came::Waits { at, why } => {
                 let mut until = self.until.take();
                 let mut before = self.turn.take();
-                // A signal has it begin anew, and as TCP's it waits no longer for that.
+                let own = self.asked.as_ref().map_or(0, |(own, _)| *own);
+                // A signal has it begin anew, and as TCP's it waits no longer for that: where its program has no time of
+                // its own, for else it is told of the signal.
                 if let Some((key, ended)) = self.waits.ended_by(&call) {
                     self.done_with(ended.note);
-                    let is_same = (ended.at, ended.why) == (at, why);
-                    until = ended.until.filter(|_| is_same).or(until);
+                    let gives_up = |it: &(Instant, Errno)| it.1 == Errno::TIMEDOUT;
+                    let is_same =
+                        own != 0 && ended.own == own && until.as_ref().is_some_and(gives_up);
+                    until = ended.until.filter(|it| is_same && gives_up(it)).or(until);
                     before = Some(key);
                 }
                 let waits = Waits {
@@ -440,6 +444,7 @@ impl Mediator {
                     call,
                     at,
                     why,
+                    own,
                     until,
                 };
                 self.waits.push(waits, before);

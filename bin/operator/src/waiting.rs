@@ -24,6 +24,8 @@ pub struct Waits {
     pub at: u64,
     /// For what.
     pub why: Why,
+    /// The cookie of its own socket, of one that asks to be connected.
+    pub own: u64,
     /// When it is told that nothing came (SO_RCVTIMEO, SO_SNDTIMEO; or as TCP gives up), and what.
     pub until: Option<(Instant, Errno)>,
 }
@@ -230,6 +232,7 @@ mod tests {
             },
             at,
             why,
+            own: 0,
             until,
         }
     }

@@ -169,6 +169,19 @@ impl<M: ProducerMemory> StreamProducer<M> {
         self.memory.load(ConsumerWord::Consumed) == self.published
     }
 
+    /// How much was published in all.
+    pub fn published(&self) -> u64 {
+        self.published
+    }
+
+    /// Whether the consumer says that it has read as far as this, of what was published.
+    pub fn is_consumed_to(&self, at: u64) -> bool {
+        let unread = self
+            .published
+            .wrapping_sub(self.memory.load(ConsumerWord::Consumed));
+        unread <= self.published.wrapping_sub(at)
+    }
+
     /// Which of the consumer's announcements was rung for last.
     pub fn rung(&self) -> u64 {
         self.rung & !NAP

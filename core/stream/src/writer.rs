@@ -93,7 +93,12 @@ impl<M: ProducerMemory> Writer<M> {
         self.fills = false;
         if full == Full::Aside {
             self.leaves();
-            return self.spill(line, bytes);
+            let done = self.spill(line, bytes);
+            // Elsewhere the ring is full then, and nobody naps.
+            if self.is_napped() {
+                line.wake();
+            }
+            return done;
         }
         if !self.enters() {
             return self.spill(line, bytes);
@@ -241,9 +246,14 @@ impl<M: ProducerMemory> Writer<M> {
             && memory.load(ConsumerWord::Spilled) == self.spilled
     }
 
-    /// Whether something lies in the ring: where the reader is gone nobody else says so.
-    pub fn leaves_unread(&self) -> bool {
-        self.phase == Phase::Ring && !self.ring.is_consumed()
+    /// How much went into the ring.
+    pub fn published(&self) -> u64 {
+        self.ring.published()
+    }
+
+    /// Whether something of what was published by then lies in the ring: where the reader is gone nobody else says so.
+    pub fn leaves_unread(&self, published: u64) -> bool {
+        self.phase == Phase::Ring && !self.ring.is_consumed_to(published)
     }
 
     /// Whether the reader naps: who says no more is to wake it, for it learns of that nowhere else.

@@ -453,8 +453,8 @@ fn who_naps_is_woken_and_so_is_who_gave_it_up() {
 }
 
 /// Three units come while somebody reads so.
-fn three_come(preemptions: usize, reads: fn(&End, &mut Reader<End>, u8)) {
-    check(preemptions, move || {
+fn three_come(reads: fn(&End, &mut Reader<End>, u8)) {
+    check(4, move || {
         let end = End::new(64);
         let (mut writer, mut reader) = switched(&end);
         let at = end.clone();
@@ -470,12 +470,12 @@ fn three_come(preemptions: usize, reads: fn(&End, &mut Reader<End>, u8)) {
 
 #[test]
 fn who_reads_as_much_as_it_was_told_has_an_edge_for_more() {
-    three_come(3, read_by_edges);
+    three_come(read_by_edges);
 }
 
 #[test]
 fn who_reads_whole_messages_has_an_edge_for_each() {
-    three_come(4, read_whole);
+    three_come(read_whole);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use crate::send::{
     SLEEPS, blocks, consent, ended, goes_otherwise, look_at_peer, refused, step, wait_for_room,
     waits,
 };
-use crate::socket::{Is, Socket, WAITS};
+use crate::socket::{CLOSED, Is, Socket, WAITS};
 use libc::ssize_t;
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
@@ -55,6 +55,12 @@ pub fn send_file(
             Err(errno) => errno,
         };
     }
+    // What was sent is, whatever hinders the rest: the offset is moved by it.
+    let error = match error {
+        libc::EPIPE | CLOSED => error,
+        _ if done > 0 => 0,
+        error => error,
+    };
     Some(ended(done, error, 0))
 }
 

@@ -68,6 +68,12 @@ pub unsafe fn receive(
             reader.rest(&Line::of(&socket, false, waker));
         }
         drop(taken);
+        // As far as this it could read.
+        if let End::Stopped(Stop::Blocked) = end
+            && let Some(published) = writes(record, |writer| writer.published())
+        {
+            record.there.store(published, Ordering::Relaxed);
+        }
         let waits = done == 0 || flags & (MSG_WAITALL | MSG_PEEK) == MSG_WAITALL;
         match end {
             End::Enough => return Some(done.cast_signed()),
@@ -241,12 +247,14 @@ fn is_read(record: &Record) -> bool {
     writes(record, |writer| writer.is_read()).unwrap_or(false)
 }
 
-/// Whether the peer is gone without having read what lies in the ring. Of who says no more it may be that it shut down
-/// no more than its own sending.
+/// Whether the peer is gone without having read what lay in the ring while it was there: what was written since it
+/// could not. Of who says no more it may be that it shut down no more than its own sending.
 fn is_reset(socket: &Socket) -> bool {
-    socket.record.said_all.load(Ordering::Acquire) == 0
-        && socket.is_read().is_err()
-        && writes(socket.record, |writer| writer.leaves_unread()).unwrap_or(false)
+    let record = socket.record;
+    let there = record.there.load(Ordering::Relaxed);
+    record.said_all.load(Ordering::Acquire) == 0
+        && socket.is_read() == Err(libc::EPIPE)
+        && writes(record, |writer| writer.leaves_unread(there)).unwrap_or(false)
 }
 
 /// None: another thread writes at this very moment.

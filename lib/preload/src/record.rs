@@ -84,6 +84,8 @@ pub struct Record {
     pub leaves: AtomicU32,
     /// Its sending is shut down; or it is over, by a [`RESET`] that was told.
     pub said_all: AtomicU32,
+    /// How much was in the ring when the peer was known to be there last: what it closes upon without having read it.
+    pub there: AtomicU64,
     /// A set of epoll watches it, or it is told of by a signal.
     pub watched: AtomicU32,
     /// An error of the socket's that a wait took.
@@ -123,7 +125,7 @@ impl Record {
         ]) {
             word.store(0, Ordering::Relaxed);
         }
-        for count in [&self.received, &self.sent, &self.worth]
+        for count in [&self.received, &self.sent, &self.worth, &self.there]
             .into_iter()
             .chain(&self.by_ring)
             .chain(&self.limits)
@@ -167,7 +169,7 @@ impl Record {
         }
     }
 
-    /// It was not, after all.
+    /// No copy is on its way any more: it holds it, or there is none after all.
     pub fn forks_not(&self) {
         let less = |it: u32| it.checked_sub(1);
         let _ = self
@@ -178,7 +180,7 @@ impl Record {
     /// This process was.
     pub fn is_forked(&self) {
         self.holds();
-        self.forked.fetch_sub(1, Ordering::AcqRel);
+        self.forks_not();
     }
 
     /// This process has it no more, nor its mappings.
@@ -236,10 +238,10 @@ impl Record {
                     return true;
                 }
                 let gone = !is_there(pid);
-                if gone {
-                    it.store(0, Ordering::Release);
-                }
-                gone
+                // Nobody else's, who has taken its place meanwhile.
+                gone && it
+                    .compare_exchange(pid, 0, Ordering::AcqRel, Ordering::Relaxed)
+                    .is_ok()
             })
     }
 

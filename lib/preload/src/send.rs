@@ -245,6 +245,8 @@ pub fn look_at_peer(socket: &Socket, writing: &mut Writing) -> Result<(), c_int>
     writing.bytes = writing.bytes.max(LOOK_BYTES);
     // As it will be the next time.
     socket.is_read()?;
+    let there = writing.writer.published();
+    socket.record.there.store(there, Ordering::Relaxed);
     (writing.bytes, writing.writes) = (0, 0);
     Ok(())
 }

@@ -264,7 +264,7 @@ exported! {
         let time = limit.as_ref().map(|it| (u64::try_from(it.tv_sec), u64::try_from(it.tv_usec)));
         let time = match time {
             None => None,
-            Some((Ok(seconds), Ok(micros @ 0..1_000_000))) => Some(Duration::from_secs(seconds) + Duration::from_micros(micros)),
+            Some((Ok(seconds), Ok(micros))) => Some(Duration::from_secs(seconds).saturating_add(Duration::from_micros(micros))),
             _ => return real::select(n, to_read, to_write, other, limit),
         };
         selects(n, [to_read, to_write, other], time, |left| {

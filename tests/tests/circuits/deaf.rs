@@ -210,7 +210,7 @@ print('said', flush=True); time.sleep(100)
     const ASKS: &str = "
 import socket
 all = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(8)]; heard = []
-for s in all: s.connect(('10.1.1.10', 53)); s.settimeout(1)
+for s in all: s.connect(('10.1.1.10', 53)); s.settimeout(5)
 for s in all:
     s.send(b'100')
     try: heard.append(len(s.recv(2000)))

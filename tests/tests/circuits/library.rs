@@ -487,7 +487,7 @@ while time.monotonic() < end:
     begun = time.monotonic(); some = len(c.recv(65536)); worst = max(worst, time.monotonic() - begun)
     came += some
     if not some: break
-print(came > 262144, worst < 1)
+print(came > 262144, worst < 1.4)
 ";
     const STRAY: &str = "
 import mmap, socket, struct, sys, time
@@ -499,7 +499,9 @@ for n in range(16): some()
 fd, side, size, _ = struct.unpack('4I', s.getsockopt(0x4248, 1, 16)); assert side == 0
 words = memoryview(mmap.mmap(fd, 4096 + 2 * size)).cast('Q')
 words[17] = 1
-while not words[80]: some()
+for n in range(1000):
+    if words[80]: break
+    some()
 words[16] = sent + 1; s.send(b'T\\0'); time.sleep(0.2)
 for n in range(3):
     s.send(b'S\\x10\\0\\0\\0' if sys.argv[1] == 'spill' else bytes([84, words[74] & 255])); time.sleep(0.3)
@@ -512,7 +514,7 @@ time.sleep(1.5)
     for (way, what) in [("select", "token"), ("select", "spill"), ("poll", "spill")] {
         let line = format!("exec {{r}} python3 {{f}}/waits.py {way}");
         let mut waits = rings.start("web", &line, "serving");
-        let line = format!("python3 {{f}}/stray.py {what}");
+        let line = format!("timeout 40 python3 {{f}}/stray.py {what}");
         rings.scene.says("app", &line);
         waits.wait(Duration::from_secs(20));
         assert_eq!(waits.out(), "serving\nTrue True\n", "{way} {what}");
@@ -527,7 +529,10 @@ fn who_waits_to_write_keeps_nobody_from_it() {
 s, c = pair()
 child = os.fork()
 while child == 0: s.send(b'x' * 65536)
-time.sleep(0.5); os.kill(child, 9); os.wait(); c.setblocking(False)
+sleeps = 0
+while sleeps < 30:
+    time.sleep(0.01); sleeps = sleeps + 1 if open(f'/proc/{child}/stat').read().split(') ')[1][0] == 'S' else 0
+os.kill(child, 9); os.wait(); c.setblocking(False)
 def came():
     try: return c.recv(65536)
     except BlockingIOError: return b''
@@ -589,12 +594,18 @@ fn who_leaves_bytes_unread_resets_and_signals_tell_of_each_message() {
     let said = paired(
         "told.py",
         "
+def finds_nothing(s):
+    s.setblocking(False)
+    try: print(s.recv(9))
+    except BlockingIOError: s.setblocking(True)
 s, c = pair()
-s.send(b'x' * 100000); c.recv(100); c.close()
+s.send(b'x' * 100000); finds_nothing(s); c.recv(100); c.close()
 for call in [lambda: s.recv(9), lambda: s.send(b'x'), lambda: s.recv(9)]:
     try: print(call())
     except OSError as error: print(type(error).__name__)
-s, c = pair(); s.send(b'all'); whole(c, 3); c.close(); print(s.recv(9))
+s, c = pair(); s.send(b'all'); finds_nothing(s); whole(c, 3); c.close(); print(s.recv(9))
+# What is written after that nobody closed upon.
+s, c = pair(); s.send(b'all'); finds_nothing(s); whole(c, 3); c.close(); s.send(b'more'); print(s.recv(9))
 s, c = pair()
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGIO})
 fcntl.fcntl(s, fcntl.F_SETOWN, os.getpid()); fcntl.fcntl(s, fcntl.F_SETFL, os.O_ASYNC)
@@ -606,7 +617,7 @@ print(told)
     );
     assert_eq!(
         said,
-        "ConnectionResetError\nBrokenPipeError\nb''\nb''\n20\n"
+        "ConnectionResetError\nBrokenPipeError\nb''\nb''\nb''\n20\n"
     );
 }
 

@@ -483,6 +483,7 @@ fn waits(mediator: &mut Mediator) {
         call,
         at: 1,
         why: Why::Meter,
+        own: 0,
         until: None,
     };
     mediator.waits.push(waits, None);

@@ -14,7 +14,7 @@ const MISSED: Duration = Duration::from_secs(1);
 const MUCH: usize = 32 << 10;
 const PAUSE: Duration = Duration::from_millis(1);
 /// For so long after nobody was found to have read for it nobody is asked again for an endpoint.
-const REFUSED: Duration = Duration::from_millis(4);
+const REFUSED: Duration = Duration::from_millis(if cfg!(test) { 400 } else { 4 });
 
 /// Of all senders.
 #[derive(Default)]
