@@ -164,11 +164,6 @@ impl<M: ProducerMemory> StreamProducer<M> {
         self.capacity as usize
     }
 
-    /// Whether the consumer says that it has read all that was published.
-    pub fn is_consumed(&self) -> bool {
-        self.memory.load(ConsumerWord::Consumed) == self.published
-    }
-
     /// How much was published in all.
     pub fn published(&self) -> u64 {
         self.published

@@ -240,9 +240,14 @@ impl<M: ProducerMemory> Writer<M> {
     /// Whether the reader has read all, in the ring and out of it: that it left tokens behind,
     /// which no socket knows from data, is no reset then.
     pub fn is_read(&self) -> bool {
+        self.is_read_to(self.published())
+    }
+
+    /// The same of what was published by then.
+    pub fn is_read_to(&self, published: u64) -> bool {
         let memory = self.ring.memory();
         self.phase != Phase::Plain
-            && self.ring.is_consumed()
+            && self.ring.is_consumed_to(published)
             && memory.load(ConsumerWord::Spilled) == self.spilled
     }
 

@@ -241,10 +241,11 @@ fn looks(
     Some(look(reader, &line))
 }
 
-/// Whether the peer has read all that was written here: what made the kernel speak of a reset is
+/// Whether the peer has read all that was written here while it was there: what made the kernel speak of a reset is
 /// a token then, which it does not know from data.
 fn is_read(record: &Record) -> bool {
-    writes(record, |writer| writer.is_read()).unwrap_or(false)
+    let there = record.there.load(Ordering::Relaxed);
+    writes(record, |writer| writer.is_read_to(there)).unwrap_or(false)
 }
 
 /// Whether the peer is gone without having read what lay in the ring while it was there: what was written since it
@@ -258,7 +259,7 @@ fn is_reset(socket: &Socket) -> bool {
 }
 
 /// None: another thread writes at this very moment.
-fn writes(record: &Record, what: impl FnOnce(&Writer<CircuitWriter>) -> bool) -> Option<bool> {
+fn writes<T>(record: &Record, what: impl FnOnce(&Writer<CircuitWriter>) -> T) -> Option<T> {
     if !record.write_lock.try_take() {
         return None;
     }
