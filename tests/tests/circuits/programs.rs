@@ -79,7 +79,7 @@ os.kill(pid, 9)
 ";
     let scene = Scene::of(OPEN);
     scene.file("tells.py", TELLS);
-    let program = scene.start("app", "exec python3 {f}/tells.py", "ready");
+    let program = scene.start("app", "exec python3 {f}/tells.py", "ready\n");
     for signal in ["INT", "QUIT", "WINCH", "TERM", "HUP", "USR1", "USR2", "INT"] {
         let before = program.out();
         program.is_sent(signal);
