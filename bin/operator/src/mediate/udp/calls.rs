@@ -178,14 +178,18 @@ impl Mediator {
         let Some((by, fd)) = shares.and_then(|it| Some((it.cookie(), self.at_place(it)?))) else {
             return false;
         };
-        let has_part = self.has_part((by, &fd), (to, receiver), data.len());
-        if !has_part && guard!("circuits-part-another") || sockets::sends(&fd, data, name).is_err()
-        {
+        let counts = guard!("circuits-part-another");
+        if counts && !self.has_part((by, &fd), (to, receiver), data.len()) {
             return false;
         }
-        let keeps = sockets::keeps(data.len());
-        let sent = &mut self.datagrams.sent;
-        sent.sends((by, receiver), [owner, to], *way, keeps);
+        if sockets::sends(&fd, data, name).is_err() {
+            return false;
+        }
+        if counts {
+            let keeps = sockets::keeps(data.len());
+            let sent = &mut self.datagrams.sent;
+            sent.sends((by, receiver), [owner, to], *way, keeps);
+        }
         true
     }
 
