@@ -55,6 +55,45 @@ fn hundred() -> u32 {
     100
 }
 
+/// Where somebody's may be: an endpoint, or (a slot that none has) all of a compartment.
+struct Among {
+    compartment: u32,
+    slot: u32,
+    /// With a switch, with circuits.
+    switched: bool,
+    circuits: bool,
+}
+
+/// Those that somebody may see: of the endpoint that is named, or all.
+fn among(viewer: &Viewer, world: &World, endpoint: Option<&str>) -> Result<Vec<Among>, Failure> {
+    if let Some(name) = endpoint {
+        let (tenant, endpoint) = name.split_once('/').unwrap_or((name, ""));
+        let found = world
+            .endpoint(tenant, endpoint)
+            .filter(|_| viewer.sees(tenant))
+            .ok_or_else(|| no_endpoint(tenant, endpoint))?;
+        return Ok(vec![Among {
+            compartment: found.compartment,
+            slot: found.slot,
+            switched: found.kind != "circuits",
+            circuits: found.circuits,
+        }]);
+    }
+    let own = |one: &&api::Compartment| match viewer.tenant() {
+        Some(name) => one.tenants.iter().any(|tenant| tenant == name),
+        None => true,
+    };
+    let with = world.with_circuits();
+    let all = world.compartments().iter().filter(own);
+    let all = all.map(|one| Among {
+        compartment: one.id,
+        slot: u32::MAX,
+        switched: true,
+        circuits: with.contains(&one.id),
+    });
+    Ok(all.collect())
+}
+
 /// Connections just now, the busiest first.
 #[utoipa::path(get, path = "/v1/flows", params(Wanted),
     responses((status = 200, body = Flows), (status = 404, body = Fault)))]
@@ -65,40 +104,14 @@ pub async fn flows(
 ) -> Result<Json<Flows>, Failure> {
     let world = server.world.world();
     let most = wanted.most.clamp(1, MOST as u32);
-    let asked: Vec<ListFlows> = match wanted.endpoint.as_deref() {
-        Some(name) => {
-            let (tenant, endpoint) = name.split_once('/').unwrap_or((name, ""));
-            let found = world
-                .endpoint(tenant, endpoint)
-                .filter(|_| viewer.sees(tenant))
-                .ok_or_else(|| no_endpoint(tenant, endpoint))?;
-            let (compartment, slot) = (found.compartment, found.slot);
-            let switched = (found.kind != "circuits").then_some(0);
-            let circuits = found.circuits.then_some(1);
-            let of = switched.filter(|_| !wanted.circuits);
-            let of = of.into_iter().chain(circuits);
-            of.map(|of| list(compartment, slot, most, of)).collect()
-        }
-        None => {
-            let all = world.compartments().iter();
-            let own = |one: &api::Compartment| match viewer.tenant() {
-                Some(name) => one.tenants.iter().any(|tenant| tenant == name),
-                None => true,
-            };
-            let with = world.with_circuits();
-            all.filter(|one| own(one))
-                .flat_map(|one| {
-                    let circuits = with.contains(&one.id).then_some(1);
-                    let switched = (!wanted.circuits).then_some(0);
-                    [switched, circuits]
-                        .into_iter()
-                        .flatten()
-                        .map(|of| (one.id, of))
-                })
-                .map(|(id, of)| list(id, u32::MAX, most, of))
-                .collect()
-        }
-    };
+    let among = among(&viewer, &world, wanted.endpoint.as_deref())?.into_iter();
+    let asked = among.flat_map(|one| {
+        let switched = (one.switched && !wanted.circuits).then_some(0);
+        let circuits = one.circuits.then_some(1);
+        let of = switched.into_iter().chain(circuits);
+        of.map(move |of| list(one.compartment, one.slot, most, of))
+    });
+    let asked = asked.collect();
     let place = server.place(&viewer, Kind::Look)?;
     let _turn = server.alone(place).await;
     let _alone = LISTING.lock().await;
@@ -187,33 +200,13 @@ pub async fn listeners(
 ) -> Result<Json<Listeners>, Failure> {
     let world = server.world.world();
     let most = wanted.most.clamp(1, MOST as u32);
-    let with = world.with_circuits();
-    let asked: Vec<(u32, u32)> = match wanted.endpoint.as_deref() {
-        Some(name) => {
-            let (tenant, endpoint) = name.split_once('/').unwrap_or((name, ""));
-            let found = world
-                .endpoint(tenant, endpoint)
-                .filter(|_| viewer.sees(tenant))
-                .ok_or_else(|| no_endpoint(tenant, endpoint))?;
-            let of = found.circuits.then_some((found.compartment, found.slot));
-            of.into_iter().collect()
-        }
-        None => {
-            let own = |one: &&api::Compartment| match viewer.tenant() {
-                Some(name) => one.tenants.iter().any(|tenant| tenant == name),
-                None => true,
-            };
-            let all = world.compartments().iter().filter(own);
-            let all = all.filter(|one| with.contains(&one.id));
-            all.map(|one| (one.id, u32::MAX)).collect()
-        }
-    };
+    let asked = among(&viewer, &world, wanted.endpoint.as_deref())?;
     let place = server.place(&viewer, Kind::Look)?;
     let _turn = server.alone(place).await;
     let _alone = LISTING.lock().await;
     let mut told = Listeners::default();
-    for (compartment, slot) in asked {
-        let body = list(compartment, slot, MOST as u32, LISTENERS);
+    for one in asked.into_iter().filter(|one| one.circuits) {
+        let body = list(one.compartment, one.slot, MOST as u32, LISTENERS);
         let Some(listing) = listed(&server.supervisor, &body).await else {
             told.silent.push(name_of(&world, body.compartment));
             continue;

@@ -77,18 +77,29 @@ unsafe fn waits(
     if list.is_null() || !table::follows() {
         return kernel(limit);
     }
+    // SAFETY: the caller's promise.
+    let rests = || unsafe { polled(list, n) };
+    // SAFETY: as above.
+    rounds(limit, rests, kernel, || unsafe { for_nothing(list, n) })
+}
+
+/// Asks the kernel until it finds something else than what is `found` for nothing, or for so long.
+fn rounds(
+    limit: Option<Duration>,
+    rests: impl Fn(),
+    kernel: impl Fn(Option<Duration>) -> c_int,
+    found: impl Fn() -> c_int,
+) -> c_int {
     let begun = Instant::now();
     let mut left = limit;
     // Bound: the tokens that peers send.
     loop {
-        // SAFETY: the caller's promise.
-        unsafe { polled(list, n) };
+        rests();
         let came = kernel(left);
         if came <= 0 {
             return came;
         }
-        // SAFETY: the caller's promise.
-        let came = came - unsafe { for_nothing(list, n) };
+        let came = came - found();
         left = limit.map(|limit| limit.saturating_sub(begun.elapsed()));
         if came > 0 || left == Some(Duration::ZERO) {
             return came;
@@ -208,27 +219,15 @@ unsafe fn selects(
         unsafe { each(n, to_read, rests) };
         return kernel(limit);
     }
-    let begun = Instant::now();
-    let mut left = limit;
     // SAFETY: the caller's promise.
     let before = unsafe { Sets::of(n, sets) };
-    // Bound: the tokens that peers send.
-    loop {
-        // SAFETY: the caller's promise.
-        unsafe { each(n, to_read, rests) };
-        let came = kernel(left);
-        if came <= 0 {
-            return came;
-        }
-        // SAFETY: the caller's promise.
-        let came = came - unsafe { taken_out(n, to_read) };
-        left = limit.map(|limit| limit.saturating_sub(begun.elapsed()));
-        if came > 0 || left == Some(Duration::ZERO) {
-            return came;
-        }
-        // SAFETY: as above.
-        unsafe { before.restore() };
-    }
+    // SAFETY: as above.
+    let rests = || unsafe {
+        before.restore();
+        each(n, to_read, rests);
+    };
+    // SAFETY: as above.
+    rounds(limit, rests, kernel, || unsafe { taken_out(n, to_read) })
 }
 
 exported! {

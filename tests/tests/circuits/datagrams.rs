@@ -121,13 +121,11 @@ for n in range(20):
 print(heard)
 ";
     let scene = Scene::of(OPEN);
-    for (name, text) in [
+    scene.programs([
         ("answers.py", ANSWERS),
         ("deaf.py", DEAF),
         ("asks.py", ASKS),
-    ] {
-        scene.file(name, text);
-    }
+    ]);
     let server = scene.start("web", "exec python3 {f}/answers.py", "bound");
     // Two that hear it alone, and have been answered often: what they read nobody takes from them.
     scene.file("reads.py", READS);

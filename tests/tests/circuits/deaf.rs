@@ -47,13 +47,11 @@ print(len(came))
 
 fn heard_beside(how: &str) {
     let scene = Scene::of(OPEN);
-    for (name, text) in [
+    scene.programs([
         ("answers.py", ANSWERS),
         ("deaf.py", DEAF),
         ("bursts.py", BURSTS),
-    ] {
-        scene.file(name, text);
-    }
+    ]);
     let server = scene.start("web", "exec python3 {f}/answers.py 10.1.1.10", "bound");
     let _deaf = scene.start("app", &format!("exec python3 {{f}}/deaf.py {how}"), "said");
     for kind in ["connected", "not"] {
@@ -169,13 +167,11 @@ signal.setitimer(signal.ITIMER_REAL, 0.05, 0.05)
 s = socket.socket(); s.connect(('10.1.1.10', 80)); signal.setitimer(signal.ITIMER_REAL, 0); print('well')
 ";
     let scene = Scene::of(OPEN);
-    for (name, text) in [
+    scene.programs([
         ("serves.py", SERVES),
         ("others.py", OTHERS),
         ("interrupted.py", INTERRUPTED),
-    ] {
-        scene.file(name, text);
-    }
+    ]);
     let _server = scene.start("web", "exec python3 {f}/serves.py", "listens");
     let _others = scene.start("app", "exec python3 {f}/others.py", "asks");
     let said = scene.says("few", "timeout 15 python3 {f}/interrupted.py");
@@ -218,13 +214,11 @@ for s in all:
 print(heard)
 ";
     let scene = Scene::of(OPEN);
-    for (name, text) in [
+    scene.programs([
         ("answers.py", ANSWERS),
         ("deaf.py", DEAF),
         ("asks.py", ASKS),
-    ] {
-        scene.file(name, text);
-    }
+    ]);
     let _server = scene.start("web", "exec python3 {f}/answers.py", "bound");
     let _deaf = scene.start("app", "exec python3 {f}/deaf.py", "said");
     let said = scene.says("few", "python3 {f}/asks.py");

@@ -251,13 +251,11 @@ for n in range(20): s = socket.socket(); s.connect(('10.1.200.10', 5432)); s.clo
 print('well')
 ";
     let scene = scene(SPEC);
-    for (name, text) in [
+    scene.programs([
         ("serves.py", SERVES),
         ("own.py", OWN),
         ("across.py", ACROSS),
-    ] {
-        scene.file(name, text);
-    }
+    ]);
     let _server = scene.start("red/db", "exec python3 {f}/serves.py", "serving");
     let _own = scene.start("red/backup", "exec python3 {f}/own.py", "asks");
     let line = "timeout 15 python3 {f}/across.py";

@@ -203,6 +203,13 @@ impl Scene {
         }
     }
 
+    /// Programs, by their names.
+    pub fn programs<const N: usize>(&self, all: [(&str, &str); N]) {
+        for (name, text) in all {
+            self.file(name, text);
+        }
+    }
+
     /// What it prints; it must succeed.
     pub fn says(&self, at: &str, line: &str) -> String {
         let said = self.sh(at, line);

@@ -270,14 +270,11 @@ impl Mediator {
 
     /// One that could not wait was let in beyond a listener's backlog.
     pub(super) fn passes(&mut self, at: u64) {
-        let across = self.crossings.is_awaited(at);
-        let own = self.waits.first(at, Why::Room).is_some();
-        for (waits, across) in [(own, false), (across, true)] {
-            if waits {
-                self.waits.passes(at, across);
-                self.table.stir(at);
-            }
+        if self.waits.first(at, Why::Room).is_some() {
+            self.waits.passes(at, false);
+            self.table.stir(at);
         }
+        self.passes_those_across(at);
     }
 
     /// Connects a socket to whoever listens there, if it may.
