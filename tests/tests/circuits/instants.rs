@@ -141,52 +141,44 @@ fn a_connect_that_a_signal_ended_while_its_operator_died_is_seen_and_cut() {
 import os, signal, socket, sys, time
 class Ends(Exception): pass
 def ends(*_): raise Ends
-s = socket.socket(); signal.signal(signal.SIGALRM, ends); print('ready', flush=True)
+s = socket.socket(); signal.signal(signal.SIGALRM, ends); print(os.getpid(), 'ready', flush=True)
 while not os.path.exists(sys.argv[1]): time.sleep(0.01)
-signal.setitimer(signal.ITIMER_REAL, float(sys.argv[2]))
-try: s.connect(('10.1.1.10', 80)); how = 'connected'
-except Ends: how = 'ended'
-signal.setitimer(signal.ITIMER_REAL, 0)
+try: s.connect(('10.1.1.10', 80)); print('connected', flush=True)
+except Ends: print('ended', flush=True)
 s.settimeout(10)
-try: print(how, len(s.recv(10)) > 0, flush=True)
-except OSError: print('before it was done', flush=True); sys.exit()
+print(len(s.recv(10)) > 0, flush=True)
 while s.recv(8000): pass
 print('over', flush=True); time.sleep(100)
 ";
     let spec = format!("{OPEN}{GUARDED}");
-    // The signal may come too late, or before the operator has it connected.
-    let how = |round: u32| {
-        let scene = Scene::of(&spec);
-        scene.file("ends.py", ENDS);
-        let _web = scene.start("web", "{peer} stream 80", "serving");
-        let ends = scene.start(
-            "app",
-            &format!(
-                "exec python3 {{f}}/ends.py {{f}}/go 0.0{:02}",
-                4 * (1 + round)
-            ),
-            "ready",
-        );
-        // When it blocks again.
-        let before = scene.operator().unwrap();
-        let mut tracer = killed_at(before, "fcntl", 3);
-        scene.file("go", "");
-        let is_early = || ends.out().contains("before");
-        let other = |_: &Instance| is_early() || scene.operator().is_some_and(|pid| pid != before);
-        assert!(scene.instance.until(LIMIT, other));
-        let _ = tracer.kill();
-        let _ = tracer.wait();
-        if is_early() {
-            return ends.out();
-        }
-        ends.until(" True");
-        let listed = |_: &Instance| across::circuits(&scene).len() == 1;
-        assert!(scene.instance.until(LIMIT, listed), "{}", ends.out());
-        scene.apply(&spec.replace("ports: [80]", "ports: [99]"));
-        ends.until("over");
-        ends.out()
+    let scene = Scene::of(&spec);
+    scene.file("ends.py", ENDS);
+    let _web = scene.start("web", "{peer} stream 80", "serving");
+    let ends = scene.start("app", "exec python3 {f}/ends.py {f}/go", "ready");
+    let program = ends.out().split(' ').next().unwrap().to_owned();
+    // When it blocks again.
+    let before = scene.operator().unwrap();
+    let mut tracer = killed_at(before, "fcntl", 3);
+    // Nobody starts another meanwhile.
+    let supervisor = scene.instance.child("bulkhead-supervisor").unwrap();
+    kill("STOP", &supervisor.to_string());
+    scene.file("go", "");
+    let died = scene.instance.until(LIMIT, |_| !runs(before));
+    let ended = died && {
+        kill("ALRM", &program);
+        let told = |_: &Instance| ends.out().lines().count() > 1;
+        scene.instance.until(LIMIT, told)
     };
-    assert!((0..12).map(how).any(|out| out.contains("ended")));
+    kill("CONT", &supervisor.to_string());
+    let _ = tracer.kill();
+    let _ = tracer.wait();
+    assert!(ended, "died: {died}; {}", ends.out());
+    ends.until("True");
+    assert!(ends.out().contains("ended"), "{}", ends.out());
+    let listed = |_: &Instance| across::circuits(&scene).len() == 1;
+    assert!(scene.instance.until(LIMIT, listed), "{}", ends.out());
+    scene.apply(&spec.replace("ports: [80]", "ports: [99]"));
+    ends.until("over");
 }
 
 /// Who is noted as the one for whom a listening socket does not block is one of several that wait there.
