@@ -122,22 +122,29 @@ fn programs_that_nobody_can_keep_just_now_start_later() {
     const MANY: usize = 20;
     let scene = Scene::of(OPEN);
     let supervisor = scene.instance.child("bulkhead-supervisor").unwrap();
-    let operator = scene.operator().unwrap().to_string();
-    let narrows = Command::new("python3")
-        .args(["-c", NARROWS, &operator])
-        .status();
-    assert!(narrows.unwrap().success());
-    // They have asked whom they have to ask, and wait for the operator.
-    kill("STOP", &operator);
-    let mut all: Vec<_> = (0..MANY)
-        .map(|_| scene.spawn(scene.command("few", "echo runs; sleep 3")))
-        .collect();
-    std::thread::sleep(Duration::from_millis(250));
-    kill("STOP", &supervisor.to_string());
-    kill("CONT", &operator);
-    std::thread::sleep(Duration::from_millis(500));
-    let runs = all.iter().filter(|it| it.out() == "runs\n").count();
-    kill("CONT", &supervisor.to_string());
+    // One that stood still for too long on a slow machine has been replaced by one with room.
+    let (mut all, runs) = (0..5)
+        .find_map(|_| {
+            let operator = scene.operator().unwrap();
+            let narrows = Command::new("python3")
+                .args(["-c", NARROWS, &operator.to_string()])
+                .status();
+            assert!(narrows.unwrap().success());
+            // They have asked whom they have to ask, and wait for the operator.
+            kill("STOP", &operator.to_string());
+            let all: Vec<_> = (0..MANY)
+                .map(|_| scene.spawn(scene.command("few", "echo runs; sleep 3")))
+                .collect();
+            std::thread::sleep(Duration::from_millis(250));
+            kill("STOP", &supervisor.to_string());
+            kill("CONT", &operator.to_string());
+            std::thread::sleep(Duration::from_millis(500));
+            let runs = all.iter().filter(|it| it.out() == "runs\n").count();
+            let same = scene.operator() == Some(operator);
+            kill("CONT", &supervisor.to_string());
+            same.then_some((all, runs))
+        })
+        .unwrap();
     assert!((1..MANY).contains(&runs), "{runs}: all had room, or none");
     for one in &mut all {
         let ended = one.wait(Duration::from_secs(10));
