@@ -40,6 +40,7 @@ static LISTING: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 /// Which connections.
 #[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 pub struct Wanted {
     /// `TENANT/ENDPOINT`: only those that it has a side of. Without it all of the host.
     endpoint: Option<String>,
@@ -182,6 +183,7 @@ pub async fn circuit_counts(server: &Server, world: &World) -> BTreeMap<(String,
 
 /// Which sockets that wait.
 #[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 pub struct Waiting {
     /// `TENANT/ENDPOINT`: only its own. Without it all of the host.
     endpoint: Option<String>,

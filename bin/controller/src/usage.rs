@@ -37,6 +37,7 @@ const HOUR: u64 = 3600;
 
 /// Of when, and whose.
 #[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 pub struct Wanted {
     /// Hours that begin from here on, seconds since 1970. Default: all that is kept.
     #[serde(default)]

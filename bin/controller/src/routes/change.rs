@@ -21,6 +21,7 @@ use utoipa::IntoParams;
 
 /// The name of what is sent.
 #[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 pub struct Named {
     /// The spec's file name, for messages.
     #[serde(default = "unnamed")]
@@ -132,6 +133,7 @@ fn note(server: &Server, viewer: &Viewer, what: &str, outcome: &Result<Applied, 
 
 /// What to do with a revocation.
 #[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 pub struct Undo {
     /// Take the revocation back.
     #[serde(default)]

@@ -29,6 +29,7 @@ pub const SOMEWHERE: [IpAddr; 2] = [
 
 /// Who, with whom, and about what.
 #[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 pub struct Asked {
     /// Who begins: `TENANT/ENDPOINT`, an address, or `outside`.
     from: String,

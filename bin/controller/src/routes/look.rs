@@ -311,6 +311,7 @@ pub async fn dump(
 
 /// What a proof is to hold despite.
 #[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 pub struct Despite {
     /// The compartment, or the tenant, whose switch is taken for a liar. Default: none.
     compromised: Option<String>,
@@ -333,6 +334,7 @@ pub async fn verify(
 
 /// Whose document.
 #[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 pub struct Whom {
     /// That tenant's own. Default: the provider's; with a token the tenant's.
     tenant: Option<String>,

@@ -22,6 +22,7 @@ const MOST_ENTRIES: usize = 10_000;
 
 /// What token.
 #[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 pub struct New {
     /// Whose it is.
     tenant: String,
@@ -116,6 +117,7 @@ fn shown(token: store::Token) -> Token {
 
 /// Of when, and whose.
 #[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 pub struct Wanted {
     /// From then on, Unix time in seconds. Default: all that is kept.
     #[serde(default)]

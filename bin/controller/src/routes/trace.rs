@@ -38,6 +38,7 @@ static TRACING: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 /// Which packet.
 #[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 pub struct Asked {
     /// Who sends it: `TENANT/ENDPOINT`.
     from: String,

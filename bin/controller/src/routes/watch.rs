@@ -27,6 +27,7 @@ use utoipa::IntoParams;
 
 /// How long the rates are over.
 #[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 pub struct Over {
     /// Milliseconds between the two samples, at most 60,000; 0 = totals only.
     #[serde(default)]
@@ -57,6 +58,7 @@ pub async fn top(
 
 /// What happened before.
 #[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 pub struct Before {
     /// Begin with so many of the last that are kept (4,096 at most).
     #[serde(default)]
@@ -116,6 +118,7 @@ fn line(happening: &Happening) -> String {
 
 /// What to capture.
 #[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 pub struct Wanted {
     /// `TENANT/ENDPOINT`, or `TENANT` for all of its compartment; without it the
     /// only compartment there is.
