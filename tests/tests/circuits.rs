@@ -18,6 +18,8 @@ mod datagrams;
 mod deaf;
 #[path = "circuits/death.rs"]
 mod death;
+#[path = "circuits/heirs.rs"]
+mod heirs;
 #[path = "circuits/held.rs"]
 mod held;
 #[path = "circuits/hostile.rs"]

@@ -218,6 +218,18 @@ impl<M: ProducerMemory> StreamProducer<M> {
         doorbell
     }
 
+    /// Who wrote died, between any two steps, and another goes on with what it left: what it was about to say is
+    /// said. What it had not begun to publish is not written.
+    pub fn resumes(&mut self) {
+        if self.breach.is_none() {
+            self.position = self.published;
+        }
+        self.memory.store(ProducerWord::Origin, self.origin);
+        self.memory.store(ProducerWord::Published, self.published);
+        // Who sleeps may not have been rung for that.
+        self.rung = 0;
+    }
+
     /// Announces a sleep for at least `want` bytes of room. `true`: it may sleep.
     pub fn arm(&mut self, want: usize) -> Result<bool, Breach> {
         self.token = self.token.wrapping_add(1).max(1);
@@ -353,6 +365,16 @@ impl<M: ConsumerMemory> StreamConsumer<M> {
         self.memory.store(ConsumerWord::Consumed, self.position);
         self.memory.fence();
         ring_once(self.memory.load(ProducerWord::Armed), &mut self.rung)
+    }
+
+    /// Who read died, between any two steps, and another goes on with what it left: what it had not given back is
+    /// read again.
+    pub fn resumes(&mut self) {
+        if self.breach.is_none() {
+            self.position = self.released;
+        }
+        self.memory.store(ConsumerWord::Consumed, self.released);
+        self.rung = 0;
     }
 
     /// Announces a sleep for data. `true`: it may sleep.

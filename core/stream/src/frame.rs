@@ -2,6 +2,8 @@
 
 /// A token: this byte, and the low byte of the number that it answers.
 pub const TOKEN: u8 = b'T';
+/// Bytes of one.
+pub(crate) const TOKEN_LENGTH: usize = 2;
 /// A spill: this byte, how many bytes follow (four bytes, little-endian, from 1 to
 /// [`LONGEST_SPILL`]), and those.
 pub const SPILL: u8 = b'S';

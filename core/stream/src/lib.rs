@@ -52,6 +52,21 @@ pub trait Line {
     /// # Errors
     /// [`Stop::Blocked`], [`Stop::Socket`].
     fn take(&self, out: &mut [u8]) -> Result<usize, Stop>;
+    /// The same of a token, by which nothing is said but that somebody is to look: who goes on with what another left
+    /// need not know whether it was sent.
+    ///
+    /// # Errors
+    /// As [`Line::send`].
+    fn send_token(&self, token: &[u8]) -> Result<usize, Stop> {
+        self.send(token, &[])
+    }
+    /// The same of tokens, nor whether they were taken.
+    ///
+    /// # Errors
+    /// As [`Line::take`].
+    fn take_tokens(&self, out: &mut [u8]) -> Result<usize, Stop> {
+        self.take(out)
+    }
     /// Copies the bytes that are taken next, and leaves them there; none: it has ended.
     ///
     /// # Errors

@@ -238,7 +238,9 @@ impl<M: ConsumerMemory> Reader<M> {
         self.ring.announce();
         let mut bytes = [0; 3];
         match self.looked(line.look(&mut bytes)) {
-            3 if bytes[0] == TOKEN && self.head.taken() == 0 => self.took(line, 2).map(|()| true),
+            3 if bytes[0] == TOKEN && self.head.taken() == 0 => {
+                self.took_tokens(line, 2).map(|()| true)
+            }
             _ => Ok(true),
         }
     }
@@ -266,6 +268,12 @@ impl<M: ConsumerMemory> Reader<M> {
             }
         }
         Ok(Next::Spill(self.spill))
+    }
+
+    /// Another goes on with what who died has left, as it was between two calls of the [`Line`].
+    pub fn resumes(&mut self) {
+        self.ring.resumes();
+        self.rests = false;
     }
 
     /// Whether bytes come by the ring by now.
@@ -452,7 +460,7 @@ impl<M: ConsumerMemory> Reader<M> {
         let tokens = tokens.iter().take_while(|[kind, _]| *kind == TOKEN);
         match tokens.count() {
             0 | 1 => Ok(()),
-            more => self.took(line, 2 * (more - 1)),
+            more => self.took_tokens(line, 2 * (more - 1)),
         }
     }
 
@@ -511,7 +519,10 @@ impl<M: ConsumerMemory> Reader<M> {
                             _ => Ok(Some(true)),
                         };
                     }
-                    self.took(line, 2 - self.head.taken().min(1))?;
+                    match self.head.taken() {
+                        0 => self.took_tokens(line, 2)?,
+                        _ => self.took(line, 1)?,
+                    }
                     self.head = Head::default();
                 }
                 Parsed::Spill(length) => {
@@ -532,8 +543,20 @@ impl<M: ConsumerMemory> Reader<M> {
 
     /// Bytes that were looked at are taken.
     fn took(&mut self, line: &impl Line, n: usize) -> Result<(), Stop> {
+        let mut bytes = [0; HEAD];
+        let taken = line.take(bytes.get_mut(..n).unwrap_or_default());
+        self.took_all(taken, n)
+    }
+
+    /// The same of whole tokens.
+    fn took_tokens(&mut self, line: &impl Line, n: usize) -> Result<(), Stop> {
         let mut bytes = [0; 2 * TOKENS];
-        match line.take(bytes.get_mut(..n).unwrap_or_default())? {
+        let taken = line.take_tokens(bytes.get_mut(..n).unwrap_or_default());
+        self.took_all(taken, n)
+    }
+
+    fn took_all(&mut self, taken: Result<usize, Stop>, n: usize) -> Result<(), Stop> {
+        match taken? {
             taken if taken == n => {
                 self.heads = self.heads.wrapping_add(n as u64);
                 Ok(())

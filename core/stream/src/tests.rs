@@ -7,6 +7,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
+mod heirs;
 mod reclaim;
 mod tokens;
 use reclaim::Keeper;

@@ -1,6 +1,6 @@
 //! The writing end.
 
-use crate::frame::{Head, LONGEST_SPILL};
+use crate::frame::{Head, LONGEST_SPILL, TOKEN_LENGTH};
 use crate::{Line, Stop};
 use core::sync::atomic::{Ordering, compiler_fence};
 use guard::guard;
@@ -271,6 +271,12 @@ impl<M: ProducerMemory> Writer<M> {
         self.ring.capacity()
     }
 
+    /// Another goes on with what who died has left, as it was between two calls of the [`Line`].
+    pub fn resumes(&mut self) {
+        self.ring.resumes();
+        self.tell_sent(0, 0);
+    }
+
     /// Announces a sleep for so many bytes of room. `Some`: it may sleep until the low half of the reader's
     /// position is no more this, or it is woken; `None`: there is room.
     ///
@@ -360,11 +366,31 @@ impl<M: ProducerMemory> Writer<M> {
         Ok(())
     }
 
+    /// As if it were sent, before it is: whoever goes on with what this end leaves sends no other, or one more.
+    fn send_token(&mut self, line: &impl Line) -> Result<usize, Stop> {
+        let token = self.head;
+        self.head = Head::default();
+        self.heads = self.heads.wrapping_add(TOKEN_LENGTH as u64);
+        let sent = line.send_token(token.rest());
+        if sent != Ok(TOKEN_LENGTH) {
+            self.head = token;
+            self.heads = self.heads.wrapping_sub(TOKEN_LENGTH as u64);
+            let some = sent.unwrap_or(0);
+            self.head.sent(some);
+            self.heads = self.heads.wrapping_add(some as u64);
+        }
+        self.tell_sent(0, 0);
+        sent.map(|_| 0)
+    }
+
     /// Sends what is left of a head, and these bytes behind it; how many of them.
     fn send(&mut self, line: &impl Line, body: &[u8]) -> Result<usize, Stop> {
         let head = self.head.rest().len();
         // Before they are there: who sees them knows of them.
         self.tell_sent(head, body.len());
+        if self.phase == Phase::Ring && body.is_empty() && head == TOKEN_LENGTH {
+            return self.send_token(line);
+        }
         let sent = line.send(self.head.rest(), body);
         let sent = sent.map(|sent| {
             self.head.sent(sent);

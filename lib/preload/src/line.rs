@@ -64,6 +64,34 @@ impl<'a> Line<'a> {
 
 impl stream::Line for Line<'_> {
     fn send(&self, head: &[u8], body: &[u8]) -> Result<usize, Stop> {
+        // Until it is counted.
+        self.socket.record.write_lock.is_torn();
+        self.sends(head, body)
+    }
+    fn send_token(&self, token: &[u8]) -> Result<usize, Stop> {
+        self.sends(token, &[])
+    }
+    fn take(&self, out: &mut [u8]) -> Result<usize, Stop> {
+        self.socket.record.read_lock.is_torn();
+        let n = self.receive(out, 0)?;
+        self.moved.set(self.moved.get() + n);
+        Ok(n)
+    }
+    fn take_tokens(&self, out: &mut [u8]) -> Result<usize, Stop> {
+        self.receive(out, 0)
+    }
+    fn look(&self, out: &mut [u8]) -> Result<usize, Stop> {
+        self.receive(out, MSG_PEEK)
+    }
+    fn wake(&self) {
+        if let Some(word) = self.waker.sleeps_by() {
+            let _ = rustix::thread::futex::wake(word, rustix::thread::futex::Flags::empty(), 1);
+        }
+    }
+}
+
+impl Line<'_> {
+    fn sends(&self, head: &[u8], body: &[u8]) -> Result<usize, Stop> {
         let part = |bytes: &[u8]| iovec {
             iov_base: bytes.as_ptr().cast_mut().cast(),
             iov_len: bytes.len(),
@@ -102,19 +130,6 @@ impl stream::Line for Line<'_> {
             libc::EBADF => Stop::Socket(CLOSED),
             errno => Stop::Socket(errno),
         })
-    }
-    fn take(&self, out: &mut [u8]) -> Result<usize, Stop> {
-        let n = self.receive(out, 0)?;
-        self.moved.set(self.moved.get() + n);
-        Ok(n)
-    }
-    fn look(&self, out: &mut [u8]) -> Result<usize, Stop> {
-        self.receive(out, MSG_PEEK)
-    }
-    fn wake(&self) {
-        if let Some(word) = self.waker.sleeps_by() {
-            let _ = rustix::thread::futex::wake(word, rustix::thread::futex::Flags::empty(), 1);
-        }
     }
 }
 

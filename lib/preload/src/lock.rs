@@ -60,21 +60,42 @@ pub enum Refused {
     /// Held for longer than who must not block waits; or by this very thread, which a signal
     /// interrupted.
     Held,
-    /// Who held it died in the middle: what it guards is nonsense.
+    /// Who held it died in the middle of what nobody can go on with: what it guards is nonsense.
     Broken,
+    /// A signal came meanwhile.
+    Interrupted,
 }
 
-/// 0, or its holder's thread; zeroed memory is a lock that nobody holds.
-#[repr(transparent)]
-pub struct Lock(AtomicU32);
+/// Nothing to be known of what its holder does.
+const WHOLE: u32 = 0;
+/// Its holder is in the middle of something that only it could end.
+const TORN: u32 = 1;
+/// A holder died, and nobody looked at what it left yet.
+const LEFT: u32 = 2;
+
+/// Zeroed memory is a lock that nobody holds.
+#[repr(C)]
+pub struct Lock {
+    /// 0, or its holder's thread.
+    holder: AtomicU32,
+    state: AtomicU32,
+}
 
 impl Lock {
-    /// Takes it, as soon as nobody has it, or within a moment.
+    /// Takes it, as soon as nobody has it, or within a moment. Signals end no such wait.
     pub fn take(&self, blocks: bool) -> Result<(), Refused> {
-        self.take_within(if blocks { None } else { Some(MOMENT) })
+        let most = if blocks { None } else { Some(MOMENT) };
+        // Bound: as of `take_within`, and signals.
+        loop {
+            match self.take_within(most) {
+                Err(Refused::Interrupted) => {}
+                taken => return taken,
+            }
+        }
     }
 
-    /// Takes it within such a time; none: as soon as nobody has it.
+    /// Takes it within such a time; none: as soon as nobody has it. Also from who died, unless in the middle of
+    /// [`Lock::is_torn`].
     pub fn take_within(&self, most: Option<Duration>) -> Result<(), Refused> {
         let own = thread();
         if self.try_take() {
@@ -89,7 +110,7 @@ impl Lock {
         let begun = Instant::now();
         // Bound: none if it blocks; the holder's life.
         loop {
-            let held = self.0.load(Ordering::Relaxed);
+            let held = self.holder.load(Ordering::Relaxed);
             if held == 0 {
                 // Others may sleep there still.
                 let taken = self.swap(0, own | WAITED_FOR);
@@ -110,12 +131,21 @@ impl Lock {
                 tv_sec: 0,
                 tv_nsec: i64::from(limit.subsec_nanos()),
             };
-            let slept = futex::wait(&self.0, futex::Flags::empty(), waited, Some(&limit));
-            if slept != Err(rustix::io::Errno::TIMEDOUT) {
-                continue;
+            match futex::wait(&self.holder, futex::Flags::empty(), waited, Some(&limit)) {
+                Err(rustix::io::Errno::TIMEDOUT) => {}
+                Err(rustix::io::Errno::INTR) => return Err(Refused::Interrupted),
+                _ => continue,
             }
-            if !is_there(held & !WAITED_FOR) && self.0.load(Ordering::Relaxed) == waited {
-                return Err(Refused::Broken);
+            if !is_there(held & !WAITED_FOR) && self.holder.load(Ordering::Acquire) == waited {
+                if self.state.load(Ordering::Acquire) == TORN {
+                    return Err(Refused::Broken);
+                }
+                // One of those that wait.
+                if self.swap(waited, own | WAITED_FOR) {
+                    self.state.store(LEFT, Ordering::Relaxed);
+                    return Ok(());
+                }
+                continue;
             }
             if most.is_some_and(|most| begun.elapsed() >= most) {
                 return Err(Refused::Held);
@@ -130,19 +160,42 @@ impl Lock {
 
     /// Gives it back.
     pub fn give(&self) {
-        if self.0.swap(0, Ordering::Release) & WAITED_FOR != 0 {
-            let _ = futex::wake(&self.0, futex::Flags::empty(), 1);
+        self.is_whole();
+        if self.holder.swap(0, Ordering::Release) & WAITED_FOR != 0 {
+            let _ = futex::wake(&self.holder, futex::Flags::empty(), 1);
         }
+    }
+
+    /// Its holder begins what nobody could go on with, if it died: something is sent or taken that is not counted yet.
+    pub fn is_torn(&self) {
+        self.state.store(TORN, Ordering::Release);
+    }
+
+    /// That is over.
+    pub fn is_whole(&self) {
+        if self.state.load(Ordering::Relaxed) == TORN {
+            self.state.store(WHOLE, Ordering::Release);
+        }
+    }
+
+    /// Whether a holder died since this was asked last.
+    pub fn was_left(&self) -> bool {
+        let left = self.state.load(Ordering::Relaxed) == LEFT;
+        if left {
+            self.state.store(WHOLE, Ordering::Relaxed);
+        }
+        left
     }
 
     /// Nobody has it, whatever was.
     pub fn clear(&self) {
-        self.0.store(0, Ordering::Release);
+        self.state.store(WHOLE, Ordering::Relaxed);
+        self.holder.store(0, Ordering::Release);
     }
 
     fn swap(&self, from: u32, to: u32) -> bool {
         let (done, not) = (Ordering::Acquire, Ordering::Relaxed);
-        self.0.compare_exchange(from, to, done, not).is_ok()
+        self.holder.compare_exchange(from, to, done, not).is_ok()
     }
 }
 
@@ -156,5 +209,16 @@ pub fn is_there(number: u32) -> bool {
     let number = number & !(PLACES << PLACE_AT);
     let pid = rustix::process::Pid::from_raw(number.cast_signed());
     let asked = pid.map(rustix::process::test_kill_process);
-    asked != Some(Err(rustix::io::Errno::SRCH))
+    asked != Some(Err(rustix::io::Errno::SRCH)) && !pid.is_some_and(is_over)
+}
+
+/// Whether it has ended, and nobody has asked how yet. Where no descriptor is to be had, or of one of a process's other
+/// threads, of which nothing is left once they end: no.
+fn is_over(pid: rustix::process::Pid) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    use rustix::process::{PidfdFlags, pidfd_open};
+    pidfd_open(pid, PidfdFlags::empty()).is_ok_and(|it| {
+        let mut one = [PollFd::new(&it, PollFlags::IN)];
+        poll(&mut one, Some(&Timespec::default())).is_ok_and(|ended| ended > 0)
+    })
 }

@@ -4,10 +4,9 @@
 use crate::cancelled::Taken;
 use crate::line::Line;
 use crate::real;
-use crate::record::Record;
+use crate::record::{Moves, Record};
 use crate::send::{
-    SLEEPS, blocks, consent, ended, goes_otherwise, look_at_peer, refused, step, wait_for_room,
-    waits,
+    SLEEPS, blocks, consent, ended, goes_otherwise, look_at_peer, step, wait_for_room, waits,
 };
 use crate::socket::{CLOSED, Is, Socket, WAITS};
 use libc::ssize_t;
@@ -32,8 +31,8 @@ pub fn send_file(
     let mut turn = Turn::default();
     // Bound: what there is to send; it blocks as a write does.
     while done < count && !is_over && [0, WAITS].contains(&error) {
-        if let Err(why) = socket.takes(&record.write_lock, blocks) {
-            error = refused(why);
+        if let Err(errno) = socket.takes(Moves::Out, blocks) {
+            error = errno;
             break;
         }
         let taken = Taken(&record.write_lock);

@@ -4,7 +4,7 @@
 use crate::cancelled::Taken;
 use crate::line::Line;
 use crate::real::{self, fail};
-use crate::record::{RESET, Reading, Record};
+use crate::record::{Moves, RESET, Reading, Record};
 use crate::send::{blocks, refused};
 use crate::socket::{CLOSED, Is, Socket};
 use libc::{MSG_PEEK, MSG_WAITALL, iovec, ssize_t};
@@ -41,8 +41,8 @@ pub unsafe fn receive(
     }
     // Bound: none; it blocks as a read does.
     loop {
-        if let Err(why) = socket.takes(&record.read_lock, blocks) {
-            return told(done, refused(why));
+        if let Err(errno) = socket.takes(Moves::In, blocks) {
+            return told(done, errno);
         }
         let taken = Taken(&record.read_lock);
         let is = socket.is();
@@ -190,7 +190,9 @@ unsafe fn take(
                 };
             }
             line.moved.set(0);
-            match reader.read(&line, room) {
+            let read = reader.read(&line, room);
+            record.read_lock.is_whole();
+            match read {
                 Ok(0) => return End::Over,
                 Ok(n) => {
                     *done += n;

@@ -402,7 +402,11 @@ impl Record {
     #[expect(clippy::mut_from_ref, reason = "the lock")]
     pub unsafe fn writing(&self) -> &mut Writing {
         // SAFETY: written before the state became this; the lock's holder is alone with it.
-        unsafe { (*self.writing.get()).assume_init_mut() }
+        let writing = unsafe { (*self.writing.get()).assume_init_mut() };
+        if self.write_lock.was_left() {
+            writing.writer.resumes();
+        }
+        writing
     }
 
     /// The reading end.
@@ -412,7 +416,11 @@ impl Record {
     #[expect(clippy::mut_from_ref, reason = "the lock")]
     pub unsafe fn reading(&self) -> &mut Reading {
         // SAFETY: written before the state became this; the lock's holder is alone with it.
-        unsafe { (*self.reading.get()).assume_init_mut() }
+        let reading = unsafe { (*self.reading.get()).assume_init_mut() };
+        if self.read_lock.was_left() {
+            reading.reader.resumes();
+        }
+        reading
     }
 
     /// Stays with the kernel, if it can; `false`: it is a ring.

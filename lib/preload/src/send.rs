@@ -5,7 +5,7 @@ use crate::cancelled::Taken;
 use crate::line::Line;
 use crate::lock::Refused;
 use crate::real::{self, fail};
-use crate::record::{Record, Writing};
+use crate::record::{Moves, Record, Writing};
 use crate::socket::{CLOSED, Is, Room, Socket, WAITS, naps};
 use crate::users::is_alone;
 use libc::{MSG_DONTWAIT, MSG_NOSIGNAL, iovec, ssize_t};
@@ -23,6 +23,7 @@ pub fn refused(refused: Refused) -> c_int {
     match refused {
         Refused::Held => libc::EAGAIN,
         Refused::Broken => libc::ECONNABORTED,
+        Refused::Interrupted => libc::EINTR,
     }
 }
 
@@ -41,8 +42,8 @@ pub unsafe fn send(record: &Record, fd: c_int, parts: &[iovec], flags: c_int) ->
     let mut turn = Turn::default();
     // Bound: none where it blocks; where it does not it never waits.
     while error == WAITS {
-        if let Err(why) = socket.takes(&record.write_lock, blocks) {
-            error = refused(why);
+        if let Err(errno) = socket.takes(Moves::Out, blocks) {
+            error = errno;
             break;
         }
         let taken = Taken(&record.write_lock);
@@ -198,7 +199,9 @@ pub fn step(
     // Bound: room that comes as it is given up, which takes what is written.
     loop {
         let line = Line::of(socket, by_kernel, &writing.waker);
-        match writing.writer.write(&line, bytes, full) {
+        let written = writing.writer.write(&line, bytes, full);
+        record.write_lock.is_whole();
+        match written {
             Ok(n) => {
                 socket.slept.set(0);
                 writing.bytes += n;

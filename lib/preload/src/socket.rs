@@ -9,10 +9,10 @@
 #![expect(unsafe_code, reason = "a descriptor's number")]
 
 use crate::line::{Slept, sleep};
-use crate::lock::{Lock, Refused};
+use crate::lock::Refused;
 use crate::real;
-use crate::record::Record;
-use crate::send::restarts;
+use crate::record::{Moves, Record};
+use crate::send::{refused, restarts};
 use crate::table;
 use crate::users::is_alone;
 use libc::{MSG_PEEK, POLLERR, POLLHUP, POLLIN, POLLOUT};
@@ -101,15 +101,29 @@ impl<'a> Socket<'a> {
         self.begun.get().is_some()
     }
 
-    /// Takes one of its locks.
-    pub fn takes(&self, lock: &Lock, blocks: bool) -> Result<(), Refused> {
+    /// Takes the lock of one of its ends. Who holds it may be stopped: the call's own time goes on.
+    ///
+    /// # Errors
+    /// What the program is told.
+    pub fn takes(&self, end: Moves, blocks: bool) -> Result<(), c_int> {
+        let (lock, limit) = match end {
+            Moves::Out => (&self.record.write_lock, self.record.limit_to_send()),
+            _ => (&self.record.read_lock, self.record.limit_to_receive()),
+        };
         if lock.try_take() {
             return Ok(());
         }
-        if blocks {
-            self.begins_to_wait();
+        if !blocks {
+            return lock.take(false).map_err(refused);
         }
-        lock.take(blocks)
+        self.begins_to_wait();
+        // Bound: the holder's life, the time limit.
+        loop {
+            match lock.take_within(self.left_of(limit)) {
+                Err(Refused::Interrupted) if limit.is_none() && restarts() => {}
+                taken => return taken.map_err(refused),
+            }
+        }
     }
 
     /// From here on another thread may know that the call is in its midst.
