@@ -44,6 +44,8 @@ mod preload;
 mod programs;
 #[path = "circuits/proxy.rs"]
 mod proxy;
+#[path = "circuits/resets.rs"]
+mod resets;
 #[path = "circuits/revoked.rs"]
 mod revoked;
 #[path = "circuits/rings.rs"]

@@ -30,6 +30,8 @@ pub enum ProducerWord {
     Origin = 19,
     /// A circuit's: bytes in the socket that are no data, those that are about to be sent with them.
     Heads = 20,
+    /// A circuit's: what this side says of its sending, a number of `stream::Says`.
+    Ended = 21,
     /// A circuit's: not 0 while data are written that may not be published yet. A cache line of its own.
     Fills = 24,
 }

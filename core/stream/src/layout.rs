@@ -15,6 +15,32 @@ pub const CONSUMER_WORDS_AT: usize = 2 * WORDS;
 /// together.
 pub const WORDS: usize = 256;
 
+/// What a side says of its sending ([`ProducerWord::Ended`](ring::ProducerWord)), before its socket does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Says {
+    /// Neither that it has ended nor that it has not.
+    Nothing = 0,
+    /// It has not, and this side would say so.
+    Open = 1,
+    /// It was shut down: that its socket hangs up too is no reset.
+    Ended = 2,
+    /// It closes, and has not read all that lies in the ring.
+    Unread = 3,
+}
+
+impl Says {
+    /// From its number.
+    #[must_use]
+    pub const fn of(number: u64) -> Says {
+        match number {
+            1 => Says::Open,
+            2 => Says::Ended,
+            3 => Says::Unread,
+            _ => Says::Nothing,
+        }
+    }
+}
+
 /// Which end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {

@@ -15,6 +15,8 @@
 //! - A writer that finds the ring full may sleep for room, or sends what it has by the socket,
 //!   which blocks it as any socket does. It uses the ring again when all that was read
 //!   (`Spilled`): never is there something in the ring behind bytes in the socket.
+//! - A side may say of its sending, before its socket does, that it has ended, or that it closes upon what it has not
+//!   read ([`Says`]): a socket that hangs up tells neither.
 //! - Memory of a circuit that nobody uses is given back by who keeps it and is neither end
 //!   (`reclaim`); a writer that finds it at that goes by the socket.
 //!
@@ -33,7 +35,7 @@ mod writer;
 pub use asked::{GIVEN, Given, LEVEL, RING};
 pub use frame::{LONGEST_SPILL, SPILL, TOKEN};
 pub use layout::{
-    CAPACITY, CONSUMER_WORDS_AT, PRODUCER_WORDS_AT, Side, VERSION, WORDS, data_at, file_bytes,
+    CAPACITY, CONSUMER_WORDS_AT, PRODUCER_WORDS_AT, Says, Side, VERSION, WORDS, data_at, file_bytes,
 };
 pub use patience::{LOOK_BYTES, LOOK_WRITES, Patience, SLEEP, SPIN, Turn};
 pub use reader::Reader;

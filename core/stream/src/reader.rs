@@ -1,7 +1,7 @@
 //! The reading end.
 
 use crate::frame::{HEAD, Head, Parsed, TOKEN};
-use crate::{Line, Stop};
+use crate::{Line, Says, Stop};
 use guard::guard;
 use ring::{
     Breach, ConsumerMemory, ConsumerWord, Doorbell, Geometry, ProducerWord, StreamConsumer,
@@ -279,6 +279,11 @@ impl<M: ConsumerMemory> Reader<M> {
     /// Whether bytes come by the ring by now.
     pub fn uses_ring(&self) -> bool {
         self.phase == Phase::Ring && self.spill == 0
+    }
+
+    /// What the writer says of its end, before its socket does.
+    pub fn says(&self) -> Says {
+        Says::of(self.ring.memory().load(ProducerWord::Ended))
     }
 
     /// Whether there are bytes in the ring; how many at least. Bytes of a spill go before

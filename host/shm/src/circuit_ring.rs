@@ -16,7 +16,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering, compiler_fence, fence};
 use std::time::{Duration, Instant};
-use stream::{CONSUMER_WORDS_AT, PRODUCER_WORDS_AT, Side, WORDS, data_at, file_bytes};
+use stream::{CONSUMER_WORDS_AT, PRODUCER_WORDS_AT, Says, Side, WORDS, data_at, file_bytes};
 
 /// Makes so many calls of the faster way for one of the other: which that is changes with the cores.
 const TRY_OTHER: u32 = 32;
@@ -197,6 +197,14 @@ impl CircuitWriter {
         }
     }
 
+    /// What says that no more is written here, whoever writes meanwhile.
+    pub fn end(&self) -> CircuitEnd {
+        CircuitEnd {
+            words: Arc::clone(&self.words),
+            at: producer_word(self.side, ProducerWord::Ended),
+        }
+    }
+
     /// Where so many bytes of the data lie from `at` on; they may run over the end, where the
     /// data begin again. `None`: more than there are, or no more mappings are to be had for what runs over the end.
     #[inline]
@@ -282,6 +290,19 @@ impl CircuitWaker {
     /// By what it sleeps.
     pub fn sleeps_by(&self) -> Option<&AtomicU32> {
         half(&self.words, self.at)
+    }
+}
+
+/// The word by which a side says what became of its sending.
+pub struct CircuitEnd {
+    words: Arc<WritableMapping>,
+    at: usize,
+}
+
+impl CircuitEnd {
+    /// Says so.
+    pub fn says(&self, what: Says) {
+        self.words.store(self.at, what as u64, Ordering::Release);
     }
 }
 

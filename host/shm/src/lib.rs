@@ -30,7 +30,7 @@ pub use channel::{
     attach_consumer, attach_producer, between, consumer_end, producer_end,
 };
 pub use circuit_ring::{
-    CircuitReader, CircuitWaker, CircuitWriter, LINE, circuit_ends, circuit_file,
+    CircuitEnd, CircuitReader, CircuitWaker, CircuitWriter, LINE, circuit_ends, circuit_file,
 };
 pub use end::{ConsumerEnd, ProducerEnd};
 pub use file::{is_sealed_shape, memory_file, read_only, sparse_file};

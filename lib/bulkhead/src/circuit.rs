@@ -192,6 +192,11 @@ impl Circuit {
             Shutdown::Write => How::Write,
             Shutdown::Both => How::Both,
         };
+        if let Some(ring) = &self.ring
+            && how != How::Read
+        {
+            ring.writer.memory().end().says(stream::Says::Ended);
+        }
         rustix::net::shutdown(&self.fd, how)?;
         self.rouse();
         Ok(())

@@ -387,6 +387,20 @@ fn who_naps_is_woken_for_every_byte() {
     assert_eq!((a.way(), b.way()), (Way::Ring, Way::Ring));
 }
 
+/// Its socket hangs up as one that is closed does where both directions are.
+#[test]
+fn who_shuts_its_sending_down_says_so_in_the_ring() {
+    for (how, says) in [
+        (Shutdown::Read, stream::Says::Nothing),
+        (Shutdown::Write, stream::Says::Ended),
+        (Shutdown::Both, stream::Says::Ended),
+    ] {
+        let (mut a, b) = pair();
+        a.shutdown(how).unwrap();
+        assert_eq!(b.ring.as_ref().unwrap().reader.says(), says, "{how:?}");
+    }
+}
+
 #[test]
 fn who_naps_hears_of_the_end() {
     for how in ["dropped", "shut", "killed"] {

@@ -105,11 +105,16 @@ fn handed_on(fd: c_int, does: bool) -> c_int {
 
 /// It is about to be shut down so; whether it was for sending before, if it is followed.
 pub fn shuts(fd: c_int, how: c_int) -> Option<u32> {
+    let held = table::hold(fd).map(Held)?;
+    if matches!(how, libc::SHUT_RD | libc::SHUT_RDWR) {
+        held.0.heard_all.store(1, Ordering::Release);
+    }
     if !matches!(how, libc::SHUT_WR | libc::SHUT_RDWR) {
         return None;
     }
-    let held = table::hold(fd).map(Held)?;
-    Some(held.0.said_all.swap(1, Ordering::AcqRel))
+    let before = held.0.said_all.fetch_or(1, Ordering::SeqCst);
+    held.0.says_end();
+    Some(before)
 }
 
 exported! {

@@ -275,6 +275,7 @@ fn carry(record: &Record, circuit: c_int, pair: c_int) -> ! {
             there_over = there.turn(from_pair, to_ring);
             // Who has closed it altogether may not be the only one who has the circuit.
             if there_over && polled(pair, 0) & POLLHUP == 0 {
+                record.says_end();
                 // SAFETY: one's own socket.
                 unsafe { real::shutdown(circuit, libc::SHUT_WR) };
             }

@@ -12,7 +12,7 @@ use shm::{CircuitReader, CircuitWriter};
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
-use stream::{Reader, SPIN, Stop, Writer};
+use stream::{Reader, SPIN, Says, Stop, Writer};
 
 /// Why no more was read at once.
 enum End {
@@ -64,9 +64,11 @@ pub unsafe fn receive(
         let reads = matches!(end, End::Enough) && flags & MSG_PEEK == 0;
         if reads && record.watched.load(Ordering::Relaxed) != 0 {
             // Who has read a whole message may wait for an edge.
-            let Reading { reader, waker } = reading;
+            let Reading { reader, waker } = &mut *reading;
             reader.rest(&Line::of(&socket, false, waker));
         }
+        // It says so before the socket tells of its end.
+        let says = reading.reader.says();
         drop(taken);
         // As far as this it could read.
         if let End::Stopped(Stop::Blocked) = end
@@ -78,15 +80,15 @@ pub unsafe fn receive(
         match end {
             End::Enough => return Some(done.cast_signed()),
             // What the peer closed upon without having read it the kernel does not know of.
-            End::Over if done == 0 && is_reset(&socket) => {
-                record.said_all.store(RESET, Ordering::Release);
+            End::Over if done == 0 && is_reset(&socket, says) => {
+                record.said_all.fetch_or(RESET, Ordering::AcqRel);
                 return told(done, libc::ECONNRESET);
             }
             End::Over => return Some(done.cast_signed()),
             End::Stopped(Stop::Blocked) if blocks && waits => {}
             End::Stopped(Stop::Blocked | Stop::Full) => return told(done, libc::EAGAIN),
             End::Stopped(Stop::Socket(libc::ECONNRESET))
-                if record.said_all.load(Ordering::Acquire) == RESET || is_read(record) =>
+                if says == Says::Ended || record.is_told() || is_read(record, says) =>
             {
                 return Some(done.cast_signed());
             }
@@ -94,7 +96,7 @@ pub unsafe fn receive(
                 if done > 0 {
                     record.error.store(errno, Ordering::Release);
                 } else if errno == libc::ECONNRESET {
-                    record.said_all.store(RESET, Ordering::Release);
+                    record.said_all.fetch_or(RESET, Ordering::AcqRel);
                 }
                 return told(done, errno);
             }
@@ -182,6 +184,7 @@ unsafe fn take(
         while !room.is_empty() {
             if flags & MSG_PEEK != 0 {
                 return match reader.peek(&line, room) {
+                    Ok(0) => End::Over,
                     Ok(n) => {
                         *done = n;
                         End::Enough
@@ -215,7 +218,15 @@ unsafe fn take(
 
 /// The descriptor is about to be waited for: it is readable then if there is something to read.
 pub fn rest(record: &Record, fd: c_int) {
-    looks(record, fd, |reader, line| reader.rest(line));
+    let rests = looks(record, fd, |reader, line| reader.rest(line));
+    // What was written since it was last known to be there it can read, if it is there still.
+    if rests == Some(true)
+        && let Some(published) = writes(record, |writer| writer.published())
+        && published != record.there.load(Ordering::Relaxed)
+        && Socket::of(fd, record).is_read().is_ok()
+    {
+        record.there.store(published, Ordering::Relaxed);
+    }
 }
 
 /// Whether there is something to read, where it was found readable.
@@ -245,19 +256,31 @@ fn looks(
 
 /// Whether the peer has read all that was written here while it was there: what made the kernel speak of a reset is
 /// a token then, which it does not know from data.
-fn is_read(record: &Record) -> bool {
+fn is_read(record: &Record, says: Says) -> bool {
     let there = record.there.load(Ordering::Relaxed);
-    writes(record, |writer| writer.is_read_to(there)).unwrap_or(false)
+    says != Says::Unread && writes(record, |writer| writer.is_read_to(there)).unwrap_or(false)
 }
 
 /// Whether the peer is gone without having read what lay in the ring while it was there: what was written since it
-/// could not. Of who says no more it may be that it shut down no more than its own sending.
-fn is_reset(socket: &Socket) -> bool {
+/// could not, and where that began it says itself, if it had the time to. A socket hangs up too where both sides have
+/// shut down, of which this one knows its own, and the peer says whether it has, if it is one that does.
+fn is_reset(socket: &Socket, says: Says) -> bool {
     let record = socket.record;
-    let there = record.there.load(Ordering::Relaxed);
-    record.said_all.load(Ordering::Acquire) == 0
+    let is_open = match says {
+        Says::Ended => false,
+        Says::Nothing => record.said_all.load(Ordering::Acquire) == 0,
+        Says::Open | Says::Unread => !record.is_told(),
+    };
+    let leaves = |writer: &Writer<CircuitWriter>| {
+        writer.leaves_unread(match says {
+            Says::Unread => writer.published(),
+            _ => record.there.load(Ordering::Relaxed),
+        })
+    };
+    is_open
+        && record.heard_all.load(Ordering::Acquire) == 0
         && socket.is_read() == Err(libc::EPIPE)
-        && writes(record, |writer| writer.leaves_unread(there)).unwrap_or(false)
+        && writes(record, leaves).unwrap_or(false)
 }
 
 /// None: another thread writes at this very moment.

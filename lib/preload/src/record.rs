@@ -5,14 +5,14 @@
 use crate::lock::{self, Lock, is_there};
 use crate::users::quietly;
 use crate::{arena, real, table};
-use shm::{CircuitReader, CircuitWaker, CircuitWriter, circuit_ends};
+use shm::{CircuitEnd, CircuitReader, CircuitWaker, CircuitWriter, circuit_ends};
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
-use stream::{Patience, Reader, Writer};
+use stream::{Patience, Reader, Says, Writer};
 
 /// Nobody's.
 pub const FREE: u32 = 0;
@@ -25,7 +25,7 @@ pub const RING: u32 = 3;
 /// By the kernel for good.
 pub const PLAIN: u32 = 4;
 
-/// Of what was said at last: nothing, but the peer's reset, which is told once.
+/// Of `said_all`: the peer's reset, which is told once.
 pub const RESET: u32 = 2;
 
 /// Bytes in calls of [`WORTH`] or more, after which a ring is asked for: a connection that is
@@ -82,8 +82,10 @@ pub struct Record {
     pub consented: AtomicU32,
     /// Threads that have it leave its ring: who writes gives way.
     pub leaves: AtomicU32,
-    /// Its sending is shut down; or it is over, by a [`RESET`] that was told.
+    /// Not 0: its sending is shut down, or it is over, by a [`RESET`] that was told.
     pub said_all: AtomicU32,
+    /// Its receiving is shut down: its own end tells nothing of the peer then.
+    pub heard_all: AtomicU32,
     /// How much was in the ring when the peer was known to be there last: what it closes upon without having read it.
     pub there: AtomicU64,
     /// A set of epoll watches it, or it is told of by a signal.
@@ -97,9 +99,11 @@ pub struct Record {
     pub read_lock: Lock,
     writing: UnsafeCell<MaybeUninit<Writing>>,
     reading: UnsafeCell<MaybeUninit<Reading>>,
+    /// Needs no lock.
+    ending: UnsafeCell<MaybeUninit<CircuitEnd>>,
 }
 
-// SAFETY: atomics, and two values that are reached under their locks.
+// SAFETY: atomics, two values that are reached under their locks, and one that is only looked at.
 unsafe impl Sync for Record {}
 
 impl Record {
@@ -121,6 +125,7 @@ impl Record {
             &self.consented,
             &self.watched,
             &self.said_all,
+            &self.heard_all,
             &self.leaves,
         ]) {
             word.store(0, Ordering::Relaxed);
@@ -191,7 +196,13 @@ impl Record {
             // write meanwhile are not looked at: what is dropped is mappings, which never change.
             unsafe {
                 drop(std::ptr::read(self.writing.get()).assume_init());
-                drop(std::ptr::read(self.reading.get()).assume_init());
+                let mut reading = std::ptr::read(self.reading.get()).assume_init();
+                let ending = std::ptr::read(self.ending.get()).assume_init();
+                // The kernel knows nothing of what lies in the ring.
+                let is_open = self.said_all.load(Ordering::Acquire) == 0;
+                if is_open && self.is_own() && matches!(reading.reader.in_ring(), Ok(1..)) {
+                    ending.says(Says::Unread);
+                }
             }
         }
         let own = lock::process();
@@ -319,6 +330,10 @@ impl Record {
         real::set_errno(errno);
         let state = if came.is_some() { RING } else { PLAIN };
         self.state.store(state, Ordering::SeqCst);
+        // Or who shuts it down meanwhile sees that state.
+        if self.said_all.load(Ordering::SeqCst) != 0 {
+            self.says_end();
+        }
     }
 
     fn come(&self, fd: c_int) -> Option<()> {
@@ -345,6 +360,11 @@ impl Record {
         self.nonblocking
             .store(u32::from(nonblocking), Ordering::Relaxed);
         let waker = reader.waker();
+        let ending = writer.end();
+        ending.says(match self.said_all.load(Ordering::SeqCst) {
+            0 => Says::Open,
+            _ => Says::Ended,
+        });
         let writing = Writing {
             waker: writer.waker(),
             writer: Writer::after(writer, &geometry, self.sent.load(Ordering::SeqCst)),
@@ -363,6 +383,7 @@ impl Record {
         unsafe {
             (*self.writing.get()).write(writing);
             (*self.reading.get()).write(reading);
+            (*self.ending.get()).write(ending);
         }
         Some(())
     }
@@ -381,6 +402,19 @@ impl Record {
         let is_none = seconds == 0 && micros == 0;
         let all = if is_none { 0 } else { all.max(1) };
         limit.store(all.cast_unsigned(), Ordering::Relaxed);
+    }
+
+    /// Whether the program knows of a reset already.
+    pub fn is_told(&self) -> bool {
+        self.said_all.load(Ordering::Acquire) & RESET != 0
+    }
+
+    /// The peer is to know that no more is sent, before its socket says so: that says the same of a close.
+    pub fn says_end(&self) {
+        if self.state.load(Ordering::SeqCst) == RING {
+            // SAFETY: written before the state became this; nobody changes it.
+            unsafe { (*self.ending.get()).assume_init_ref() }.says(Says::Ended);
+        }
     }
 
     /// How long a call that receives may wait; none: for ever.

@@ -444,7 +444,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 ";
 
 /// What one program says that begins so; some of it goes by rings.
-fn paired(name: &str, program: &str) -> String {
+pub fn paired(name: &str, program: &str) -> String {
     let rings = Rings::new();
     rings.scene.file(name, &format!("{PAIR}{program}"));
     let said = rings.says(

@@ -1,0 +1,88 @@
+//! How a connection by a ring ends, to who reads: as by TCP. What lies unread in a ring no kernel knows of.
+
+use crate::library::paired;
+
+/// `s` has written, and `c` is awake and has read some of that.
+const BEGUN: &str = "
+import select
+def finds_nothing(s):
+    s.setblocking(False)
+    try: print(s.recv(9))
+    except BlockingIOError: s.setblocking(True)
+def begun(much=100000):
+    s, c = pair(); s.send(b'x' * much); finds_nothing(s); c.recv(much // 1000); return s, c
+def hears(s, how=0):
+    try: return s.recv(9, how).decode()
+    except OSError as error: return type(error).__name__
+def tells(what, s): print(what, hears(s) or 'end', hears(s) or 'end')
+";
+
+#[test]
+fn who_shuts_down_both_ways_has_not_reset_what_it_reads_later() {
+    let said = paired(
+        "shuts.py",
+        &format!(
+            "{BEGUN}
+s, c = begun(); c.shutdown(2); tells('both', s); print(len(whole(c, 99900)))
+s, c = begun(); c.shutdown(0); c.shutdown(1); tells('one and the other', s)
+s, c = begun(); c.shutdown(2); c.close(); tells('and closes', s)
+s, c = begun(); c.shutdown(1); c.close(); tells('says no more, and closes', s)
+s, c = begun(); c.send(b'answer'); c.shutdown(2); print(hears(s)); tells('answers', s)
+s, c = begun()
+if os.fork() == 0: c.shutdown(2); os._exit(0)
+os.wait(); tells('a child does', s)
+s, c = begun(); s.shutdown(1); c.shutdown(1); tells('each its own', s)
+s, c = begun(); s.shutdown(2); tells('by its own', s)
+s, c = begun(); s.shutdown(0); s.shutdown(1); tells('by its own, twice', s)
+"
+        ),
+    );
+    assert_eq!(
+        said,
+        "both end end\n99900\none and the other end end\nand closes end end\n\
+         says no more, and closes end end\nanswer\nanswers end end\na child does end end\n\
+         each its own end end\nby its own end end\nby its own, twice end end\n"
+    );
+}
+
+#[test]
+fn a_reset_is_told_once_however_it_is_looked_for() {
+    let said = paired(
+        "resets.py",
+        &format!(
+            "{BEGUN}
+s, c = begun(); c.close(); print('peek', hears(s, socket.MSG_PEEK), hears(s) or 'end')
+s, c = begun(); s.shutdown(1); c.close(); tells('has said all', s)
+s, c = begun(); c.close(); hears(s); s.shutdown(1); tells('told before', s)
+def waited_for(says_more=True):
+    s, c = pair(); s.send(b'x' * 100); says_more or s.shutdown(1); threading.Timer(0.3, c.close).start(); return s
+s = waited_for(); print('peek that waits', hears(s, socket.MSG_PEEK), hears(s) or 'end')
+tells('has said all, and waits', waited_for(False))
+def written():
+    s, c = pair(); s.send(b'x' * 100); whole(c, 100); c.send(b'y'); s.recv(9); s.send(b'x' * 100000); c.recv(100); return s, c
+s, c = written(); c.close(); tells('late', s)
+s, c = written(); c.send(b'answer'); c.close(); print(hears(s)); tells('answered', s)
+for way in ('poll', 'select'):
+    s, c = written(); watch = select.poll(); watch.register(s, select.POLLIN)
+    def waits(time):
+        if way == 'poll': return bool(watch.poll(time))
+        return bool(select.select([s], [], [], time / 1000)[0])
+    first = waits(100)
+    # It closes nothing, and ends: by what its peer was known to wait for.
+    child = os.fork()
+    if child == 0: s.close(); time.sleep(0.5); os._exit(0)
+    c.close(); print(first, waits(10000), end=' '); os.waitpid(child, 0); tells(way, s)
+s, c = pair(); s.send(b'all'); whole(c, 3); c.close(); s.send(b'nobody closed upon'); tells('all was read', s)
+"
+        ),
+    );
+    let reset = "ConnectionResetError end\n";
+    assert_eq!(
+        said,
+        format!(
+            "peek {reset}has said all {reset}told before end end\npeek that waits {reset}\
+             has said all, and waits {reset}late {reset}answer\nanswered {reset}\
+             False True poll {reset}False True select {reset}all was read end end\n"
+        )
+    );
+}
