@@ -68,3 +68,5 @@ mod taken;
 mod told;
 #[path = "circuits/udp.rs"]
 mod udp;
+#[path = "circuits/waited.rs"]
+mod waited;

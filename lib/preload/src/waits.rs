@@ -8,6 +8,7 @@ use crate::cancelled::Held;
 use crate::record::RING;
 use crate::{real, receive, table};
 use libc::{POLLIN, POLLRDNORM, epoll_event, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
+use std::cell::Cell;
 use std::ffi::{c_int, c_ulong};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -87,7 +88,7 @@ unsafe fn waits(
 fn rounds(
     limit: Option<Duration>,
     rests: impl Fn(),
-    kernel: impl Fn(Option<Duration>) -> c_int,
+    mut kernel: impl FnMut(Option<Duration>) -> c_int,
     found: impl Fn() -> c_int,
 ) -> c_int {
     let begun = Instant::now();
@@ -126,19 +127,28 @@ fn timespec_of(time: Duration) -> timespec {
     }
 }
 
+fn timeval_of(time: Duration) -> timeval {
+    timeval {
+        tv_sec: time.as_secs().cast_signed(),
+        tv_usec: time.subsec_micros().into(),
+    }
+}
+
 /// Bits of a word of a set.
 const BITS: c_int = c_ulong::BITS.cast_signed();
 /// Words of a set as the C library has it: no more are put aside. Of a larger one that a program made itself nobody
 /// knows how far it goes.
 const WORDS: usize = libc::FD_SETSIZE / c_ulong::BITS as usize;
 
+type Words = [c_ulong; WORDS];
+
 /// Each of a set, up to a number that it has room for.
-unsafe fn each(n: c_int, set: *const fd_set, mut what: impl FnMut(c_int)) {
+unsafe fn each(n: c_int, set: *const c_ulong, mut what: impl FnMut(c_int)) {
     // So many may be more than the set has room for: the kernel looks at no more than there are descriptors.
     let n = n.min(table::highest().saturating_add(1));
     for first in (0..n.max(0)).step_by(BITS as usize) {
         // SAFETY: the caller's promise: a set has words for so many.
-        let mut word = unsafe { *set.cast::<c_ulong>().add((first / BITS) as usize) };
+        let mut word = unsafe { *set.add((first / BITS) as usize) };
         while word != 0 {
             let fd = first + word.trailing_zeros().cast_signed();
             word &= word - 1;
@@ -150,13 +160,16 @@ unsafe fn each(n: c_int, set: *const fd_set, mut what: impl FnMut(c_int)) {
 }
 
 /// As many as were found readable for nothing, which are taken out of the set.
-unsafe fn taken_out(n: c_int, set: *mut fd_set) -> c_int {
+fn taken_out(n: c_int, set: &mut Words) -> c_int {
     let mut none = 0;
-    // SAFETY: the caller's promise.
+    let found = *set;
+    // SAFETY: no more are looked at than it has words for.
     unsafe {
-        each(n, set, |fd| {
-            if is_empty(fd) {
-                *set.cast::<c_ulong>().add((fd / BITS) as usize) &= !(1 << (fd % BITS));
+        each(n, found.as_ptr(), |fd| {
+            if is_empty(fd)
+                && let Some(word) = set.get_mut((fd / BITS) as usize)
+            {
+                *word &= !(1 << (fd % BITS));
                 none += 1;
             }
         });
@@ -164,18 +177,18 @@ unsafe fn taken_out(n: c_int, set: *mut fd_set) -> c_int {
     none
 }
 
-/// Sets as a program gave them.
+/// Sets as a program gave them, in copies: two of them may be the same one.
 struct Sets {
-    sets: [*mut fd_set; 3],
+    given: [*mut fd_set; 3],
     words: usize,
-    before: [[c_ulong; WORDS]; 3],
+    before: [Words; 3],
 }
 
 impl Sets {
-    unsafe fn of(n: c_int, sets: [*mut fd_set; 3]) -> Sets {
+    unsafe fn of(n: c_int, given: [*mut fd_set; 3]) -> Sets {
         let words = (n.max(0) as usize).div_ceil(BITS as usize);
         let mut before = [[0; WORDS]; 3];
-        for (set, before) in sets.iter().zip(&mut before) {
+        for (set, before) in given.iter().zip(&mut before) {
             for (at, word) in before.iter_mut().enumerate().take(words) {
                 if !set.is_null() {
                     // SAFETY: the caller's promise: a set has words for so many.
@@ -184,16 +197,16 @@ impl Sets {
             }
         }
         Sets {
-            sets,
+            given,
             words,
             before,
         }
     }
 
-    /// They are again as they were.
-    unsafe fn restore(&self) {
-        for (set, before) in self.sets.iter().zip(&self.before) {
-            for (at, word) in before.iter().enumerate().take(self.words) {
+    /// What was found, one set after another as the kernel does it.
+    unsafe fn give(&self, found: &[Words; 3]) {
+        for (set, found) in self.given.iter().zip(found) {
+            for (at, word) in found.iter().enumerate().take(self.words) {
                 if !set.is_null() {
                     // SAFETY: as of what was read there.
                     unsafe { *set.cast::<c_ulong>().add(at) = *word };
@@ -206,28 +219,52 @@ impl Sets {
 /// As `waits`, by sets.
 unsafe fn selects(
     n: c_int,
-    sets: [*mut fd_set; 3],
+    given: [*mut fd_set; 3],
     limit: Option<Duration>,
-    kernel: impl Fn(Option<Duration>) -> c_int,
+    mut kernel: impl FnMut([*mut fd_set; 3], Option<Duration>) -> c_int,
 ) -> c_int {
-    let [to_read, ..] = sets;
+    let [to_read, ..] = given;
     if to_read.is_null() || !table::follows() {
-        return kernel(limit);
+        return kernel(given, limit);
     }
     if n > libc::FD_SETSIZE as c_int {
         // SAFETY: the caller's promise.
-        unsafe { each(n, to_read, rests) };
-        return kernel(limit);
+        unsafe { each(n, to_read.cast(), rests) };
+        return kernel(given, limit);
     }
     // SAFETY: the caller's promise.
-    let before = unsafe { Sets::of(n, sets) };
-    // SAFETY: as above.
-    let rests = || unsafe {
-        before.restore();
-        each(n, to_read, rests);
-    };
-    // SAFETY: as above.
-    rounds(limit, rests, kernel, || unsafe { taken_out(n, to_read) })
+    let sets = unsafe { Sets::of(n, given) };
+    let found = Cell::new(sets.before);
+    let [reads, ..] = &sets.before;
+    let came = rounds(
+        limit,
+        // SAFETY: no more are looked at than it has words for.
+        || unsafe { each(n, reads.as_ptr(), rests) },
+        |left| {
+            let mut all = sets.before;
+            let places = all.each_mut().map(|set| std::ptr::from_mut(set).cast());
+            let mut places = places.into_iter().zip(given);
+            let own = [(); 3].map(|()| match places.next() {
+                Some((place, given)) if !given.is_null() => place,
+                _ => std::ptr::null_mut(),
+            });
+            let came = kernel(own, left);
+            found.set(all);
+            came
+        },
+        || {
+            let mut all = found.get();
+            let [reads, ..] = &mut all;
+            let none = taken_out(n, reads);
+            found.set(all);
+            none
+        },
+    );
+    if came >= 0 {
+        // SAFETY: as above.
+        unsafe { sets.give(&found.get()) };
+    }
+    came
 }
 
 exported! {
@@ -266,17 +303,21 @@ exported! {
             Some((Ok(seconds), Ok(micros))) => Some(Duration::from_secs(seconds).saturating_add(Duration::from_micros(micros))),
             _ => return real::select(n, to_read, to_write, other, limit),
         };
-        selects(n, [to_read, to_write, other], time, |left| {
+        let before = limit.as_ref().copied();
+        selects(n, [to_read, to_write, other], time, |[to_read, to_write, other], left| {
             // The kernel leaves in the program's own what is left of it, if that can be written to.
-            let mut rest = left.map(|left| timeval {
-                tv_sec: left.as_secs().cast_signed(),
-                tv_usec: left.subsec_micros().into(),
-            });
-            let limit = match &mut rest {
-                Some(rest) if left != time => std::ptr::from_mut(rest),
-                _ => limit,
+            let mut rest = match left {
+                Some(left) if Some(left) != time => timeval_of(left),
+                _ => return real::select(n, to_read, to_write, other, limit),
             };
-            real::select(n, to_read, to_write, other, limit)
+            let came = real::select(n, to_read, to_write, other, &raw mut rest);
+            // It could, the first time.
+            if let (Some(limit), Some(before)) = (limit.as_mut(), before)
+                && (limit.tv_sec, limit.tv_usec) != (before.tv_sec, before.tv_usec)
+            {
+                *limit = rest;
+            }
+            came
         })
     }
     __select(n: c_int, to_read: *mut fd_set, to_write: *mut fd_set, other: *mut fd_set, limit: *mut timeval) -> c_int {
@@ -287,7 +328,7 @@ exported! {
             Ok(time) => time,
             Err(()) => return real::pselect(n, to_read, to_write, other, limit, signals),
         };
-        selects(n, [to_read, to_write, other], time, |left| {
+        selects(n, [to_read, to_write, other], time, |[to_read, to_write, other], left| {
             let left = left.map(timespec_of);
             let left = left.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
             real::pselect(n, to_read, to_write, other, left, signals)
