@@ -3,7 +3,7 @@
 
 use circuit::Way;
 use guard::guard;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 /// Pairs of sender and receiver of which something is known.
@@ -15,6 +15,10 @@ const MUCH: usize = 32 << 10;
 const PAUSE: Duration = Duration::from_millis(1);
 /// For so long after nobody was found to have read for it nobody is asked again for an endpoint.
 const REFUSED: Duration = Duration::from_millis(if cfg!(test) { 400 } else { 4 });
+/// So many receivers that have not read are asked for an endpoint in a while, to find room; and how long that is for
+/// each endpoint for which some are.
+pub(super) const LOOKS: usize = 64;
+const LOOKED: Duration = Duration::from_millis(if cfg!(test) { 200 } else { 4 });
 
 /// Of all senders.
 #[derive(Default)]
@@ -23,6 +27,12 @@ pub(in crate::mediate) struct Sent {
     senders: BTreeMap<u64, Sender>,
     /// The pairs of each endpoint's senders with each other's receivers, the one that was used least lately first.
     of: BTreeMap<[u32; 2], BTreeMap<u64, (u64, u64)>>,
+    /// The receivers of each sender's at which something may lie, by endpoint, who is silent for longest first.
+    lying: BTreeMap<(u64, u32), BTreeMap<u64, u64>>,
+    /// Pairs of these that were not found, and are not looked for until then.
+    missed: VecDeque<(Instant, (u64, u64))>,
+    /// Since when receivers were asked for an endpoint, and how many had not read.
+    looked: BTreeMap<u32, (Instant, usize)>,
     next: u64,
 }
 
@@ -111,6 +121,10 @@ impl Sent {
         self.makes_room(ends[0]);
         let of = self.of.entry(ends).or_default();
         of.insert(pair.last, (sender, receiver));
+        if pair.lies > 0 && !pair.is_missed() {
+            let lying = self.lying.entry((sender, ends[1])).or_default();
+            lying.insert(pair.last, receiver);
+        }
         self.pairs.insert((sender, receiver), pair);
     }
 
@@ -130,6 +144,7 @@ impl Sent {
 
     fn remove(&mut self, key: (u64, u64)) -> Option<Pair> {
         let pair = self.pairs.remove(&key)?;
+        self.not_lying((key.0, pair.ends[1]), pair.last);
         if let Some(of) = self.of.get_mut(&pair.ends) {
             of.remove(&pair.last);
             if of.is_empty() {
@@ -137,6 +152,16 @@ impl Sent {
             }
         }
         Some(pair)
+    }
+
+    /// Nothing lies there, or it is not found.
+    fn not_lying(&mut self, at: (u64, u32), last: u64) {
+        if let Some(lying) = self.lying.get_mut(&at) {
+            lying.remove(&last);
+            if lying.is_empty() {
+                self.lying.remove(&at);
+            }
+        }
     }
 
     /// Whether a receiver of an endpoint may be sent so many bytes more.
@@ -164,7 +189,9 @@ impl Sent {
         let known = self.senders.get_mut(&sender)?;
         if room.now == 0 {
             known.round += 1;
-            known.at.clear();
+            for (at, _) in std::mem::take(&mut known.at) {
+                self.lying.remove(&(sender, at));
+            }
             return None;
         }
         let lies = known.at.get_mut(&endpoint).map_or(0, |at| {
@@ -215,14 +242,32 @@ impl Sent {
             return;
         };
         let lay = std::mem::take(&mut pair.lies);
+        let (at, last, round) = (pair.ends[1], pair.last, pair.round);
         if let Some(known) = self.senders.get_mut(&sender)
-            && known.round == pair.round
-            && let Some(at) = known.at.get_mut(&pair.ends[1])
+            && known.round == round
+            && let Some(at) = known.at.get_mut(&at)
         {
             // What lies there still is others': of what was sent since less may.
             at.sent = at.sent.saturating_sub(lay);
             at.lies = at.lies.min(at.sent);
         }
+        self.not_lying((sender, at), last);
+    }
+
+    /// Whether one more receiver may be asked for an endpoint whether it has read: who has many that do not read has its
+    /// oldest lose what lies there without that, and no answer cost as many looks. However many endpoints have such, the looks
+    /// of all together are bounded.
+    pub(in crate::mediate) fn may_look(&mut self, endpoint: u32) -> bool {
+        let while_ = LOOKED * u32::try_from(self.looked.len()).unwrap_or(u32::MAX);
+        self.looked.retain(|_, (since, _)| since.elapsed() < while_);
+        let looked = self.looked.get(&endpoint);
+        looked.is_none_or(|(_, looks)| *looks < LOOKS) || !guard!("circuits-looks-part")
+    }
+
+    /// One was asked, and has not read.
+    pub(in crate::mediate) fn looks_in_vain(&mut self, endpoint: u32) {
+        let looked = self.looked.entry(endpoint);
+        looked.or_insert((Instant::now(), 0)).1 += 1;
     }
 
     /// There is no room for what is to be sent to an endpoint, whoever is asked.
@@ -246,23 +291,49 @@ impl Sent {
 
     /// A receiver is not where it was seen.
     pub(in crate::mediate) fn misses(&mut self, sender: u64, receiver: u64) {
-        if let Some(pair) = self.pairs.get_mut(&(sender, receiver)) {
-            pair.missed = Some(Instant::now());
+        let pair = self.pairs.get_mut(&(sender, receiver));
+        let Some(pair) = pair.filter(|it| !it.is_missed()) else {
+            return;
+        };
+        let now = Instant::now();
+        pair.missed = Some(now);
+        let (at, last) = (pair.ends[1], pair.last);
+        self.missed.push_back((now, (sender, receiver)));
+        self.not_lying((sender, at), last);
+    }
+
+    /// Whether a receiver was looked for of late, and not found.
+    pub(in crate::mediate) fn is_missed(&self, sender: u64, receiver: u64) -> bool {
+        let pair = self.pairs.get(&(sender, receiver));
+        pair.is_some_and(Pair::is_missed)
+    }
+
+    /// Those that were not found may be looked for again.
+    fn seeks_again(&mut self) {
+        while let Some((at, key)) = self.missed.front()
+            && at.elapsed() >= MISSED
+        {
+            let round = self.senders.get(&key.0).map(|it| it.round);
+            if let Some(pair) = self.pairs.get(key)
+                && (pair.lies > 0 && !pair.is_missed() && Some(pair.round) == round)
+            {
+                let lying = self.lying.entry((key.0, pair.ends[1])).or_default();
+                lying.insert(pair.last, key.1);
+            }
+            self.missed.pop_front();
         }
     }
 
-    /// The receivers at which something may lie, of an endpoint, who was sent something last the last.
-    pub(in crate::mediate) fn receivers(&self, sender: u64, endpoint: u32) -> Vec<u64> {
-        let round = self.senders.get(&sender).map(|it| it.round);
-        let is_one = |it: &Pair| {
-            let is_there = it.ends[1] == endpoint && it.lies > 0 && Some(it.round) == round;
-            is_there && !it.is_missed()
-        };
-        let all = self.pairs.range((sender, 0)..=(sender, u64::MAX));
-        let all = all.filter(|(_, it)| is_one(it));
-        let mut all: Vec<(u64, u64)> = all.map(|(key, it)| (it.last, key.1)).collect();
-        all.sort_unstable();
-        all.into_iter().map(|(_, receiver)| receiver).collect()
+    /// The receivers at which something may lie, so many at most, of an endpoint, who was sent something last the last.
+    pub(in crate::mediate) fn receivers(
+        &mut self,
+        sender: u64,
+        endpoint: u32,
+        most: usize,
+    ) -> Vec<u64> {
+        self.seeks_again();
+        let lying = self.lying.get(&(sender, endpoint)).into_iter().flatten();
+        lying.map(|(_, receiver)| *receiver).take(most).collect()
     }
 
     /// The endpoints at which more lies of a sender than at one, where most lies first, and that one: nobody has others lose
@@ -288,6 +359,7 @@ impl Sent {
             self.remove(key);
         }
         self.senders.retain(|sender, _| live.contains(sender));
+        self.lying.retain(|(sender, _), _| live.contains(sender));
     }
 }
 
@@ -351,7 +423,7 @@ mod tests {
         }
         assert!(now < MARK && sent.may((1, 9), 9, room(now), 2000));
         // Whoever reads has as much again, and of what lies at others' nothing is its own.
-        for receiver in sent.receivers(1, 1) {
+        for receiver in sent.receivers(1, 1, 9999) {
             sent.is_read(1, receiver);
         }
         now -= MARK / 2;
@@ -387,7 +459,7 @@ mod tests {
         // Less lies than was sent: that much at most is this endpoint's.
         assert!(sent.may((1, 8), 1, room(2000), 2000));
         assert!(sent.may((1, 8), 1, room(0), 2000));
-        assert!(sent.receivers(1, 1).is_empty());
+        assert!(sent.receivers(1, 1, 9999).is_empty());
         assert!(fills(&mut sent, 1, 0) > 0);
     }
 
@@ -444,6 +516,28 @@ mod tests {
         assert!(!sent.is_refused(1, 2));
     }
 
+    /// However many others there are: the more of them, the fewer looks for each.
+    #[test]
+    fn looks_in_vain_are_bounded_for_each_endpoint_and_for_all() {
+        let mut sent = Sent::default();
+        let looks = |sent: &mut Sent, endpoint| {
+            let may = (0..1000).take_while(|_| {
+                let may = sent.may_look(endpoint);
+                if may {
+                    sent.looks_in_vain(endpoint);
+                }
+                may
+            });
+            may.count()
+        };
+        assert_eq!([1, 1, 2].map(|it| looks(&mut sent, it)), [LOOKS, 0, LOOKS]);
+        std::thread::sleep(LOOKED);
+        // For each of two it is twice as long.
+        assert_eq!([1, 2].map(|it| looks(&mut sent, it)), [0, 0]);
+        std::thread::sleep(LOOKED);
+        assert_eq!([1, 2].map(|it| looks(&mut sent, it)), [LOOKS, LOOKS]);
+    }
+
     /// One that is larger than any part is let in where its endpoint has nothing.
     #[test]
     fn what_is_larger_than_a_part_comes_where_there_is_room() {
@@ -468,9 +562,9 @@ mod tests {
         }
         sent.sends((1, 8), [0, 2], WAY, 0);
         sent.sends((1, 9), [0, 3], WAY, 100);
-        assert_eq!(sent.receivers(1, 2), [3, 4, 5]);
+        assert_eq!(sent.receivers(1, 2, 9999), [3, 4, 5]);
         sent.misses(1, 3);
-        assert_eq!(sent.receivers(1, 2), [4, 5]);
+        assert_eq!(sent.receivers(1, 2, 9999), [4, 5]);
         // Nor where it is sent more meanwhile; of much it is asked after a pause.
         sent.sends((1, 3), [0, 2], WAY, MUCH);
         sent.sends((1, 4), [0, 2], WAY, MUCH);
@@ -479,10 +573,10 @@ mod tests {
         assert_eq!([3, 4, 5].map(&mut is_doubted), [false, true, false]);
         sent.sends((1, 5), [0, 2], WAY, 100);
         sent.is_read(1, 4);
-        assert_eq!(sent.receivers(1, 2), [5]);
+        assert_eq!(sent.receivers(1, 2, 9999), [5]);
         assert_eq!(sent.endpoints(1, 9), [2, 3]);
         sent.retain(&BTreeSet::from([1, 9]));
-        assert!(sent.receivers(1, 2).is_empty());
+        assert!(sent.receivers(1, 2, 9999).is_empty());
         assert_eq!((sent.way(1, 5), sent.way(1, 9)), (None, Some(WAY)));
         assert_eq!((sent.pairs.len(), sent.of[&[0, 3]].len()), (1, 1));
     }

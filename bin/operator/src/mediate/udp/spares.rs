@@ -3,7 +3,7 @@
 //! by one of a few sockets more that the sender has here for each endpoint, until these have no room either; who hears
 //! the sender alone loses what waits there, and nobody else's is there.
 
-use super::sent::Room;
+use super::sent::{LOOKS, Room};
 use super::*;
 use std::collections::VecDeque;
 
@@ -12,8 +12,6 @@ const SPARES: usize = 16_384;
 /// Those that are open, of one sender to one endpoint and of all: each has as much under way as a socket may.
 const OPEN: usize = 2;
 const OPEN_ALL: usize = 256;
-/// Receivers that are looked for, to find room.
-const LOOKS: usize = 64;
 
 /// Of which sender each is.
 #[derive(Default)]
@@ -152,31 +150,56 @@ impl Mediator {
         if self.datagrams.sent.is_refused(cookie, to) {
             return false;
         }
-        let all = self.datagrams.sent.receivers(cookie, to);
-        let own = all.into_iter().filter(|it| *it != receiver);
-        for own in own.take(LOOKS) {
-            if self.has_read(cookie, own, false) && may(self, room()) {
-                return true;
+        // One of them may be the receiver.
+        let sent = &mut self.datagrams.sent;
+        let own = sent.receivers(cookie, to, LOOKS + 1);
+        for own in own.into_iter().filter(|it| *it != receiver) {
+            if !self.datagrams.sent.may_look(to) {
+                break;
+            }
+            if self.has_read(cookie, own, false) || self.knows_closed(cookie, own) {
+                if may(self, room()) {
+                    return true;
+                }
+            } else {
+                self.datagrams.sent.looks_in_vain(to);
             }
         }
         let mut looks = 0;
-        for endpoint in self.datagrams.sent.endpoints(cookie, to) {
-            for other in self.datagrams.sent.receivers(cookie, endpoint) {
-                if other == receiver {
-                    continue;
-                }
-                if looks >= LOOKS {
-                    self.datagrams.sent.refuses(cookie, to);
-                    return false;
-                }
-                looks += 1;
-                if self.has_read(cookie, other, true) && may(self, room()) {
-                    return true;
+        // Bound: the looks.
+        'search: loop {
+            for endpoint in self.datagrams.sent.endpoints(cookie, to) {
+                let sent = &mut self.datagrams.sent;
+                for other in sent.receivers(cookie, endpoint, LOOKS + 1) {
+                    if other == receiver {
+                        continue;
+                    }
+                    if looks >= LOOKS {
+                        break 'search;
+                    }
+                    looks += 1;
+                    if self.has_read(cookie, other, true) && may(self, room()) {
+                        return true;
+                    }
+                    // Who has most may be another then.
+                    if self.knows_closed(cookie, other) {
+                        if may(self, room()) {
+                            return true;
+                        }
+                        continue 'search;
+                    }
                 }
             }
+            break;
         }
         self.datagrams.sent.refuses(cookie, to);
         false
+    }
+
+    /// Whether it was asked, for one that was not found, which are closed: what was sent to these would count as unread, and who
+    /// asks by a new socket each time be taken for one that has much.
+    fn knows_closed(&mut self, sender: u64, receiver: u64) -> bool {
+        self.datagrams.sent.is_missed(sender, receiver) && self.sweep_at_times()
     }
 
     /// Whether nothing lies at a receiver: all is read, or lost now if it `loses`.
