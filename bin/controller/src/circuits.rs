@@ -20,7 +20,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::Duration;
-use telemetry::circuits::{CUT_DONE, CUT_HIDDEN, CUT_UNKNOWN, Row};
+use telemetry::circuits::{CUT_DONE, CUT_HIDDEN, CUT_ROW_AT, CUT_UNKNOWN, ROW_WORDS, Row};
 
 /// An operator that is busy, or that has to be started, takes less.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -137,10 +137,9 @@ pub async fn cut(
         reserved: 0,
         id: number,
     };
-    // Of one that is over nobody knows any more between whom it was.
-    deed.details
-        .extend(flows::circuit(&server, &world, compartment, &id).await);
-    let outcome = cut_one(&server.supervisor, &body, &id).await;
+    let (row, outcome) = cut_one(&server.supervisor, &body, &id).await;
+    let flow = row.and_then(|row| told(&row, compartment, &world, &Names::of(&world)));
+    deed.details.extend(flow.as_ref().map(described));
     if let Err(Failure(fault)) = &outcome {
         deed.outcome.clone_from(&fault.message);
     }
@@ -150,11 +149,27 @@ pub async fn cut(
     Ok(Json(json!({ "cut": id })))
 }
 
-async fn cut_one(supervisor: &Supervisor, body: &CutCircuit, id: &str) -> Result<(), Failure> {
-    let asked = supervisor.query(body).await;
-    let (_, fds) = asked.map_err(|refusal| refused(&refusal, "cutting the circuit"))?;
+/// What it was, if its operator said that, and what came of it.
+async fn cut_one(
+    supervisor: &Supervisor,
+    body: &CutCircuit,
+    id: &str,
+) -> (Option<Row>, Result<(), Failure>) {
+    let (_, fds) = match supervisor.query(body).await {
+        Ok(answer) => answer,
+        Err(refusal) => return (None, Err(refused(&refusal, "cutting the circuit").into())),
+    };
     let page = fds.into_iter().next().map(File::from);
-    match outcome(page).await {
+    let outcome = match &page {
+        Some(page) => outcome(page).await,
+        None => None,
+    };
+    let row = page.and_then(|page| row_of_cut(&page, body.id));
+    (row, came_of(outcome, id))
+}
+
+fn came_of(outcome: Option<u64>, id: &str) -> Result<(), Failure> {
+    match outcome {
         Some(CUT_DONE) => Ok(()),
         Some(CUT_UNKNOWN) => Err(unknown(id).into()),
         Some(CUT_HIDDEN) => Err(Fault::new(
@@ -177,8 +192,7 @@ async fn cut_one(supervisor: &Supervisor, body: &CutCircuit, id: &str) -> Result
 }
 
 /// What the operator wrote, an allegation; `None`: nothing in time.
-async fn outcome(page: Option<File>) -> Option<u64> {
-    let page = page?;
+async fn outcome(page: &File) -> Option<u64> {
     let end = tokio::time::Instant::now() + PATIENCE;
     // Bound: the patience.
     loop {
@@ -195,6 +209,15 @@ async fn outcome(page: Option<File>) -> Option<u64> {
     }
 }
 
+/// What it says of the circuit that was to be cut, an allegation; `None`: nothing.
+fn row_of_cut(page: &File, id: u64) -> Option<Row> {
+    let mut bytes = [0; ROW_WORDS * 8];
+    page.read_exact_at(&mut bytes, (CUT_ROW_AT * 8) as u64)
+        .ok()?;
+    let row = Row::of(&flows::words_of(&bytes));
+    (row.id == id && id != 0).then_some(row)
+}
+
 fn unknown(id: &str) -> Fault {
     Fault::new(
         "not-found",
@@ -208,6 +231,24 @@ fn unknown(id: &str) -> Fault {
 mod tests {
     use super::*;
     use api::Where;
+    use std::io::Write;
+
+    #[test]
+    fn what_was_cut_is_told_by_the_page_of_its_cut() {
+        let row = Row {
+            id: 7,
+            carrier: 2,
+            ..Row::default()
+        };
+        let mut page = tempfile::tempfile().unwrap();
+        for word in [CUT_DONE].into_iter().chain(row.words()) {
+            page.write_all(&word.to_le_bytes()).unwrap();
+        }
+        assert_eq!(row_of_cut(&page, 7), Some(row));
+        assert_eq!(row_of_cut(&page, 8), None);
+        page.set_len(8).unwrap();
+        assert_eq!(row_of_cut(&page, 7), None);
+    }
 
     #[test]
     fn a_circuit_is_described_with_its_ends_and_what_let_it_begin() {

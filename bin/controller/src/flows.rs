@@ -17,7 +17,7 @@ use axum::Json;
 use axum::extract::{Path, Query, State};
 use command::verbs::{LISTENERS, ListFlows};
 use serde::Deserialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::FileExt;
@@ -32,8 +32,8 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// Between two looks at a page that is being written.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
-/// For what is written down of a circuit that is cut.
-const BEFORE_A_CUT: Duration = Duration::from_secs(2);
+/// All listings of one tenant's endpoints in a compartment that it shares.
+const PATIENCE_FOR_ALL: Duration = Duration::from_secs(10);
 
 /// One listing at a time: a switch gives up one that is under way for the next.
 static LISTING: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
@@ -60,6 +60,8 @@ fn hundred() -> u32 {
 struct Among {
     compartment: u32,
     slot: u32,
+    /// Where others have endpoints too: all of its own there.
+    own: Option<Vec<u32>>,
     /// With a switch, with circuits.
     switched: bool,
     circuits: bool,
@@ -76,6 +78,7 @@ fn among(viewer: &Viewer, world: &World, endpoint: Option<&str>) -> Result<Vec<A
         return Ok(vec![Among {
             compartment: found.compartment,
             slot: found.slot,
+            own: None,
             switched: found.kind != "circuits",
             circuits: found.circuits,
         }]);
@@ -89,10 +92,21 @@ fn among(viewer: &Viewer, world: &World, endpoint: Option<&str>) -> Result<Vec<A
     let all = all.map(|one| Among {
         compartment: one.id,
         slot: u32::MAX,
+        own: viewer
+            .tenant()
+            .filter(|_| one.tenants.len() > 1)
+            .map(|name| slots_of(world, name, one.id)),
         switched: true,
         circuits: with.contains(&one.id),
     });
     Ok(all.collect())
+}
+
+fn slots_of(world: &World, tenant: &str, compartment: u32) -> Vec<u32> {
+    let all = world.tenants().iter().filter(|one| one.name == tenant);
+    let all = all.flat_map(|one| &one.endpoints);
+    let own = all.filter(|it| it.compartment == compartment);
+    own.map(|it| it.slot).collect()
 }
 
 /// Connections just now, the busiest first.
@@ -110,38 +124,17 @@ pub async fn flows(
         let switched = (one.switched && !wanted.circuits).then_some(0);
         let circuits = one.circuits.then_some(1);
         let of = switched.into_iter().chain(circuits);
-        of.map(move |of| list(one.compartment, one.slot, most, of))
+        of.map(move |of| {
+            let body = list(one.compartment, one.slot, most, of);
+            (body, one.own.clone())
+        })
     });
     let asked = asked.collect();
     let place = server.place(&viewer, Kind::Look)?;
     let _turn = server.alone(place).await;
     let _alone = LISTING.lock().await;
-    let mut found = collected(&server.supervisor, &world, asked, most).await;
-    if let Some(name) = viewer.tenant() {
-        let flows = found.flows.into_iter();
-        found.flows = flows.filter_map(|flow| view::flow(flow, name)).collect();
-        found.seen = found.flows.len() as u64;
-        found.silent.iter_mut().for_each(|one| name.clone_into(one));
-    }
+    let found = collected(&server.supervisor, &world, &viewer, asked, most).await;
     Ok(Json(found))
-}
-
-/// What the audit log says of a circuit that is about to be cut; `None`: it is not among those that its operator lists,
-/// or that says nothing soon. Who is to be cut waits for no more.
-pub async fn circuit(server: &Server, world: &World, compartment: u32, id: &str) -> Option<String> {
-    let body = list(compartment, u32::MAX, MOST as u32, 1);
-    let asked = async {
-        let _alone = LISTING.lock().await;
-        listed(&server.supervisor, &body).await
-    };
-    let listing = tokio::time::timeout(BEFORE_A_CUT, asked).await.ok()??;
-    let names = Names::of(world);
-    let rows = listing.rows.iter().filter_map(|row| match row {
-        Listed::Circuit(row) => circuits::told(row, compartment, world, &names),
-        Listed::Flow(_) => None,
-    });
-    let mut rows = rows.filter(|flow| flow.circuit.as_ref().is_some_and(|it| it.id == id));
-    rows.next().map(|flow| circuits::described(&flow))
 }
 
 /// How many circuits there are, by compartment and kind. Datagram sockets are none.
@@ -209,20 +202,23 @@ pub async fn listeners(
     let mut told = Listeners::default();
     for one in asked.into_iter().filter(|one| one.circuits) {
         let body = list(one.compartment, one.slot, MOST as u32, LISTENERS);
-        let Some(listing) = listed(&server.supervisor, &body).await else {
+        let Some(listing) = listed_for(&server.supervisor, &body, one.own.as_deref()).await else {
             told.silent.push(name_of(&world, body.compartment));
             continue;
         };
-        told.seen = told.seen.saturating_add(listing.seen);
-        let rows = listing.rows.iter().filter_map(|row| match row {
+        let rows = listing.rows.iter().map(|row| match row {
             Listed::Circuit(row) => circuits::waiting(row, body.compartment, &world),
             Listed::Flow(_) => None,
         });
+        let rows = rows.map(|row| match viewer.tenant() {
+            Some(name) => row.filter(|it| view::has(&it.endpoint, name)),
+            None => row,
+        });
+        let (seen, rows) = shown(&viewer, listing.seen, rows);
+        told.seen = told.seen.saturating_add(seen);
         told.listeners.extend(rows);
     }
     if let Some(name) = viewer.tenant() {
-        told.listeners.retain(|it| view::has(&it.endpoint, name));
-        told.seen = told.listeners.len() as u64;
         told.silent.iter_mut().for_each(|one| name.clone_into(one));
     }
     told.listeners.sort();
@@ -242,25 +238,34 @@ fn list(compartment: u32, slot: u32, most: u32, circuits: u32) -> ListFlows {
 async fn collected(
     supervisor: &Arc<Supervisor>,
     world: &World,
-    asked: Vec<ListFlows>,
+    viewer: &Viewer,
+    asked: Vec<(ListFlows, Option<Vec<u32>>)>,
     most: u32,
 ) -> Flows {
     let mut running = JoinSet::new();
-    for body in asked {
+    for (body, own) in asked {
         let supervisor = supervisor.clone();
-        running.spawn(async move { (body.compartment, listed(&supervisor, &body).await) });
+        running.spawn(async move {
+            let listing = listed_for(&supervisor, &body, own.as_deref()).await;
+            (body.compartment, listing)
+        });
     }
     let names = Names::of(world);
     let mut all = Flows::default();
     while let Some(ended) = running.join_next().await {
         match ended {
             Ok((id, Some(listing))) => {
-                all.seen = all.seen.saturating_add(listing.seen);
-                let rows = listing.rows.iter();
-                all.flows.extend(rows.filter_map(|row| match row {
+                let rows = listing.rows.iter().map(|row| match row {
                     Listed::Flow(row) => told(row, id, world, &names),
                     Listed::Circuit(row) => circuits::told(row, id, world, &names),
-                }));
+                });
+                let rows = rows.map(|row| match viewer.tenant() {
+                    Some(name) => view::flow(row?, name),
+                    None => row,
+                });
+                let (seen, rows) = shown(viewer, listing.seen, rows);
+                all.seen = all.seen.saturating_add(seen);
+                all.flows.extend(rows);
             }
             Ok((id, None)) => all.silent.push(name_of(world, id)),
             Err(_) => {}
@@ -273,6 +278,72 @@ async fn collected(
     });
     all.flows.truncate(most as usize);
     all.silent.sort();
+    if let Some(name) = viewer.tenant() {
+        all.silent.iter_mut().for_each(|one| name.clone_into(one));
+    }
+    all
+}
+
+/// The rows that somebody is shown, and how many there are: a tenant counts none that it is not shown.
+fn shown<T>(
+    viewer: &Viewer,
+    seen: u64,
+    rows: impl ExactSizeIterator<Item = Option<T>>,
+) -> (u64, Vec<T>) {
+    let all = rows.len();
+    let rows: Vec<T> = rows.flatten().collect();
+    let seen = match viewer.tenant() {
+        Some(_) => seen.saturating_sub((all - rows.len()) as u64),
+        None => seen,
+    };
+    (seen, rows)
+}
+
+/// What a switch or an operator lists. Where that is not all, and `own` says whose alone are shown: what it lists of these,
+/// so that others' have none of them left out.
+async fn listed_for(
+    supervisor: &Supervisor,
+    body: &ListFlows,
+    own: Option<&[u32]>,
+) -> Option<Listing> {
+    let all = listed(supervisor, body).await?;
+    let Some(own) = own.filter(|_| all.seen > all.rows.len() as u64) else {
+        return Some(all);
+    };
+    let each = async {
+        let mut listings = Vec::new();
+        for slot in own {
+            let body = ListFlows {
+                slot: *slot,
+                ..*body
+            };
+            listings.push(listed(supervisor, &body).await?);
+        }
+        Some(joined(listings))
+    };
+    tokio::time::timeout(PATIENCE_FOR_ALL, each).await.ok()?
+}
+
+/// As one; what is between two of them is in both.
+fn joined(listings: Vec<Listing>) -> Listing {
+    let mut all = Listing {
+        seen: 0,
+        rows: Vec::new(),
+    };
+    let mut known = BTreeSet::new();
+    for listing in listings {
+        let names: Vec<_> = listing.rows.iter().map(Listed::name).collect();
+        let count = listing.rows.len();
+        let rows = listing.rows.into_iter().zip(&names);
+        let rows = rows.filter(|(_, name)| !known.contains(*name));
+        let before = all.rows.len();
+        all.rows.extend(rows.map(|(row, _)| row));
+        let twice = count - (all.rows.len() - before);
+        let seen = listing.seen.saturating_sub(twice as u64);
+        all.seen = all.seen.saturating_add(seen);
+        // Those that wait at one address are told alike, and are several: all in one listing.
+        known.extend(names);
+    }
     all
 }
 
@@ -288,6 +359,21 @@ struct Listing {
 enum Listed {
     Flow(Row),
     Circuit(telemetry::circuits::Row),
+}
+
+impl Listed {
+    /// By what it is known in another listing.
+    fn name(&self) -> impl Ord + use<> {
+        let (row, id) = match self {
+            Listed::Flow(row) => (row, 0),
+            Listed::Circuit(row) => (&row.flow, row.id),
+        };
+        let end = |it: &End| {
+            let ports = [it.source_port, it.destination_port];
+            (it.slot, it.zone, it.source, it.destination, ports)
+        };
+        (id, row.protocol, end(&row.a), end(&row.b))
+    }
 }
 
 /// What a switch answers; `None`: nothing in time.
@@ -328,13 +414,15 @@ fn read(page: &File, most: usize, circuits: bool) -> Option<Listing> {
         true => Listed::Circuit(telemetry::circuits::Row::of(&words_of(row))),
         false => Listed::Flow(Row::of(&words_of(row))),
     });
+    // The place of one that was gone when it was to be read: it is counted no more.
+    let rows = rows.filter(|row| !matches!(row, Listed::Flow(row) if row.state == 0));
     Some(Listing {
         seen: head[SEEN_AT],
         rows: rows.collect(),
     })
 }
 
-fn words_of<const N: usize>(row: &[u8]) -> [u64; N] {
+pub fn words_of<const N: usize>(row: &[u8]) -> [u64; N] {
     let mut words = [0; N];
     for (into, from) in words.iter_mut().zip(row.chunks_exact(8)) {
         *into = word(from);
@@ -502,6 +590,47 @@ mod tests {
         assert_eq!((read_back.seen, &read_back.rows), (9, &rows));
         assert_eq!(read(&page, 2, false).unwrap().rows, rows[..2]);
         assert_eq!(read(&page, 10, true), None, "it is none of circuits");
+    }
+
+    #[test]
+    fn what_is_between_two_of_a_tenants_is_told_once() {
+        let waits = |slot, port| {
+            let a = End {
+                slot,
+                source_port: port,
+                ..End::default()
+            };
+            let flow = Row {
+                a,
+                b: a,
+                ..Row::default()
+            };
+            Listed::Circuit(telemetry::circuits::Row {
+                flow,
+                ..Default::default()
+            })
+        };
+        let circuit = |id, bytes| {
+            let mut row = telemetry::circuits::Row {
+                id,
+                ..Default::default()
+            };
+            row.flow.bytes = [bytes; 2];
+            Listed::Circuit(row)
+        };
+        let listing = |seen, rows| Listing { seen, rows };
+        let both = joined(vec![
+            listing(7, vec![waits(1, 80), waits(1, 80), circuit(5, 1)]),
+            listing(3, vec![circuit(5, 2), waits(2, 80), circuit(6, 0)]),
+        ]);
+        let all = [
+            waits(1, 80),
+            waits(1, 80),
+            circuit(5, 1),
+            waits(2, 80),
+            circuit(6, 0),
+        ];
+        assert_eq!((both.seen, both.rows.as_slice()), (9, all.as_slice()));
     }
 
     #[test]

@@ -41,9 +41,9 @@ pub fn list(
         _ => has_id(it) && !is_cut(&it.cookie()),
     };
     for socket in table.all().filter(goes) {
-        let mut row = match asked.circuits {
+        let row = match asked.circuits {
             LISTENERS => waiting(table, socket),
-            _ => row(table, socket, image, now),
+            _ => counted(row(table, socket, image, now), (counts, now)),
         };
         let (a, b) = (row.flow.a.slot, row.flow.b.slot);
         if asked.slot != u32::MAX && asked.slot != a && asked.slot != b {
@@ -53,19 +53,40 @@ pub fn list(
         if rows == most {
             continue;
         }
-        if let Some(count) = counts.get(&row.id) {
-            row.flow.bytes = count.bytes;
-            row.flow.silent = now.saturating_sub(count.moved);
-            row.rate = count.rate;
-        }
-        for (word, value) in row.words().into_iter().enumerate() {
-            page.store(ROWS_AT + rows * ROW_WORDS + word, value);
-        }
+        write(&page, ROWS_AT + rows * ROW_WORDS, &row);
         rows += 1;
     }
     page.store(COUNT_AT, rows as u64);
     page.store(SEEN_AT, seen);
     page.publish(MAGIC_AT, MAGIC);
+}
+
+/// What a listing would say of one, from this word on.
+pub fn write_one(
+    table: &Table,
+    image: Option<&CompartmentImage<'_>>,
+    (counts, now): (&BTreeMap<u64, Count>, u64),
+    socket: &Socket,
+    (page, at): (&Words, usize),
+) {
+    let row = counted(row(table, socket, image, now), (counts, now));
+    write(page, at, &row);
+}
+
+fn write(page: &Words, at: usize, row: &Row) {
+    for (word, value) in row.words().into_iter().enumerate() {
+        page.store(at + word, value);
+    }
+}
+
+/// With what passed by it, if that is known.
+fn counted(mut row: Row, (counts, now): (&BTreeMap<u64, Count>, u64)) -> Row {
+    if let Some(count) = counts.get(&row.id) {
+        row.flow.bytes = count.bytes;
+        row.flow.silent = now.saturating_sub(count.moved);
+        row.rate = count.rate;
+    }
+    row
 }
 
 /// Whether whoever may comes to it: a circuit it is not.

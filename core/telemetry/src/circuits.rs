@@ -60,8 +60,10 @@ impl Row {
 /// In place of a rule's number: the other side of an agreement's, which is not known here.
 pub const ELSEWHERE: u32 = u32::MAX - 1;
 
-/// What became of a cut: one word, written last, of a page of [`CUT_BYTES`]. 0: nothing yet.
-pub const CUT_BYTES: usize = 8;
+/// What became of a cut: the first word of a page of [`CUT_BYTES`], written last. 0: nothing yet.
+pub const CUT_BYTES: usize = (CUT_ROW_AT + ROW_WORDS) * 8;
+/// The first word of the circuit's row there, as it was before; its id is 0 where there is no such circuit.
+pub const CUT_ROW_AT: usize = 1;
 /// Both ends hear that it is over.
 pub const CUT_DONE: u64 = 1;
 /// There is no such circuit.

@@ -212,6 +212,61 @@ fn who_gets_anothers_slot_is_told_nothing_of_it() {
     assert!(said.contains("refused 1 call by no-neighbour"), "{said}");
 }
 
+/// An operator of a zone lists no more than a thousand at a time: of whom that is, each is asked for alone.
+#[test]
+fn what_others_of_a_zone_have_much_of_hides_nobodys_own() {
+    const HAS: &str = "
+import resource, socket, sys, time
+resource.setrlimit(resource.RLIMIT_NOFILE, (16000, 16000)); keeps = []
+for n in range(int(sys.argv[2])):
+    s = socket.socket(); s.bind((sys.argv[1], 10000 + n)); s.listen(1); keeps.append(s)
+    c = socket.socket(); c.connect((sys.argv[1], 10000 + n)); keeps += [c, s.accept()[0]]
+print('there', flush=True); time.sleep(600)
+";
+    let of = |name: &str, at: &str| {
+        format!(
+            "{{name: {name}, subnet: a, addresses: [{at}], attach: {{circuits: {{sockets: 8000}}}}}}"
+        )
+    };
+    let endpoints = [of("db", "10.77.1.10"), of("app", "172.23.99.10")];
+    let spec = zone([&endpoints[0], &endpoints[1]]);
+    let scene = Scene::of_several(&spec, &["red/db", "blue/app"]);
+    scene.file("has.py", HAS);
+    let has = |endpoint: &str, at: &str, many: u32| {
+        let line = format!("exec python3 {{f}}/has.py {at} {many}");
+        scene.start(endpoint, &line, "there")
+    };
+    let _many = has("red/db", "10.77.1.10", 1010);
+    let _one = has("blue/app", "172.23.99.10", 1);
+    let [reds, blues] = ["red", "blue"].map(|tenant| scene.token(tenant));
+    let list = |token: &Path, words: &[&str]| -> Value {
+        let words = [&["--json", "circuits"], words].concat();
+        let said = scene.run(scene.of_tenant(token, &words));
+        assert!(said.ok(), "{said:?}");
+        serde_json::from_str(&said.out).unwrap()
+    };
+    let listens = list(&blues, &["--listeners"]);
+    assert_eq!(listens["listeners"][0]["address"], "172.23.99.10:10000");
+    let circuits = list(&blues, &[]);
+    assert_eq!(circuits["flows"][0]["to"], "blue/app");
+    for told in [listens, circuits] {
+        assert_eq!(told["seen"], 1, "{told}");
+    }
+    // Whose they are is told how many are left out.
+    for (words, of) in [(&["--listeners"][..], "listeners"), (&[], "flows")] {
+        let told = list(&reds, &[words, &["-n", "1000"]].concat());
+        let rows = told[of].as_array().unwrap().len();
+        assert_eq!((rows, &told["seen"]), (1000, &Value::from(1010)));
+    }
+    let own = scene.instance.ask(&["circuits", "blue/app"]).unwrap();
+    let id = own["flows"][0]["circuit"]["id"].as_str().unwrap();
+    assert!(scene.instance.say(&["circuits", "cut", id]).unwrap().ok());
+    let audit = scene.instance.say(&["audit", "--json"]).unwrap();
+    let line = audit.out.lines().find(|line| line.contains("circuit-cut"));
+    let line = line.unwrap_or_default();
+    assert!(line.contains("to blue/app 172.23.99.10:10000"), "{line}");
+}
+
 /// What `ss` shows elsewhere: who listens, with what waits there, and who is sent to by UDP.
 #[test]
 fn who_listens_is_listed_to_its_own_tenant_and_to_the_host() {

@@ -5,7 +5,7 @@ use super::*;
 use command::verbs::{Capture, Metered};
 use rustix::event::Timespec;
 use seqpacket::Socket;
-use telemetry::circuits::{CUT_BYTES, CUT_DONE, CUT_HIDDEN, CUT_UNKNOWN};
+use telemetry::circuits::{CUT_BYTES, CUT_DONE, CUT_HIDDEN, CUT_ROW_AT, CUT_UNKNOWN};
 
 /// Circuits that its programs have closed and its meter still carries an endpoint may have to one address, whatever its `sockets`; and
 /// this part of the meter's room at the most.
@@ -262,14 +262,33 @@ impl Mediator {
         socket.carrier().is_metered() && self.meters.end(socket.cookie())
     }
 
-    /// Cuts a circuit, and says on this page what came of it.
+    /// Cuts a circuit, and says on this page what it was, and what came of it.
     pub fn cut_asked(&mut self, id: u64, page: OwnedFd) {
         // What is closed is no circuit any more.
         self.sweep();
+        let page = Words::map(page, CUT_BYTES).ok();
+        // Once it is over nobody knows any more between whom it was.
+        if let Some((page, socket)) = page.as_ref().zip(self.with_id(id)) {
+            let image = self.image.as_ref().map(MappedCompartment::image);
+            let now = monotonic();
+            let counts = (&self.meters.counts(now), now);
+            let at = (page, CUT_ROW_AT);
+            circuits::write_one(&self.table, image.as_ref(), counts, &socket, at);
+        }
         let outcome = self.cut_one(id);
-        if let Ok(page) = Words::map(page, CUT_BYTES) {
+        if let Some(page) = page {
             page.publish(0, outcome);
         }
+    }
+
+    /// The socket that a circuit has its id by.
+    fn with_id(&self, id: u64) -> Option<circuit::Socket> {
+        let socket = self.table.socket(id).copied();
+        let is_circuit = |it: &circuit::Socket| {
+            let has_id = it.is_initiator() || it.is_let_in() || it.crossing() != 0;
+            it.kind() == Kind::Stream && has_id
+        };
+        socket.filter(is_circuit)
     }
 
     /// What was to be cut by its id is looked for by who follows, too.
@@ -281,13 +300,7 @@ impl Mediator {
 
     /// Ends a circuit for both its programs. One that no thread has where it was seen is looked for.
     pub(super) fn cut_one(&mut self, id: u64) -> u64 {
-        let socket = self.table.socket(id).copied();
-        let is_circuit = |it: &circuit::Socket| {
-            let has_id = it.is_initiator() || it.is_let_in() || it.crossing() != 0;
-            it.kind() == Kind::Stream && has_id
-        };
-        let socket = socket.filter(is_circuit);
-        let Some(socket) = socket else {
+        let Some(socket) = self.with_id(id) else {
             return CUT_UNKNOWN;
         };
         let ended = match self.end_metered(&socket) {
