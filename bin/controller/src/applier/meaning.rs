@@ -4,9 +4,10 @@
 use crate::deeds;
 use crate::world::World;
 use api::Change;
+use core::ops::RangeInclusive;
 use policy::Agreement;
-use spec::{Action, Attach, Endpoint, State, Tenant};
-use std::collections::BTreeMap;
+use spec::{Action, Attach, Endpoint, Prefix, State, Tenant};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// All of it, for people.
 pub(super) fn meaning(old: &World, new: &World) -> Vec<Change> {
@@ -32,6 +33,11 @@ fn agreements(old: &World, new: &World) -> Vec<Change> {
             .map(|it| (deeds::name_of(it), it.clone()))
             .collect::<BTreeMap<String, Agreement>>()
     });
+    let with = new
+        .tenants()
+        .iter()
+        .filter(|one| one.endpoints.iter().any(|it| it.circuits));
+    let with_circuits: BTreeSet<&String> = with.map(|one| &one.name).collect();
     let of = |name: &String| format!("agreement {name}");
     let shares = "programs of both sides may share memory (rings)";
     let mut told = Vec::new();
@@ -50,12 +56,19 @@ fn agreements(old: &World, new: &World) -> Vec<Change> {
                 if was.tag != it.tag {
                     let reason = "another in its place: what goes by it is cut";
                     told.push(change("change", of(name), reason.into()));
-                } else if was.until != it.until {
-                    let reason = match it.until {
-                        Some(until) => format!("ends at another time: {}", spec::Until(until)),
-                        None => "has no end any more".into(),
-                    };
-                    told.push(change("end", of(name), reason));
+                } else {
+                    if was.until != it.until {
+                        let reason = match it.until {
+                            Some(until) => format!("ends at another time: {}", spec::Until(until)),
+                            None => "has no end any more".into(),
+                        };
+                        told.push(change("end", of(name), reason));
+                    }
+                    let sides = [&it.offerer, &it.acceptor];
+                    if sides.iter().any(|side| with_circuits.contains(*side)) {
+                        let ends = ended(was, it).into_iter();
+                        told.extend(ends.map(|reason| change("change", of(name), reason)));
+                    }
                 }
                 match (was.rings, it.rings) {
                     (false, true) => told.push(change("change", of(name), shares.into())),
@@ -74,6 +87,58 @@ fn agreements(old: &World, new: &World) -> Vec<Change> {
     }
     told
 }
+
+/// Which circuits by an agreement end, for it is in force in another way. Both sides read it: which addresses and endpoints the
+/// other has is not said.
+fn ended(was: &Agreement, is: &Agreement) -> Vec<String> {
+    let has = |all: &[Prefix], one: &Prefix| all.iter().any(|it| it.includes(one));
+    // Services have none of these.
+    let offered = |of: &Agreement| of.routed.clone().map_or(Vec::new(), |it| it.offered);
+    let (now, before) = (offered(is), offered(was));
+    // No ports: all of them.
+    let holds = |it: &RangeInclusive<u16>| {
+        let within = |now: &RangeInclusive<u16>| now.contains(it.start()) && now.contains(it.end());
+        is.ports.is_empty() || is.ports.iter().any(within)
+    };
+    let loses = [
+        (
+            was.routed.is_some() != is.routed.is_some(),
+            "is of prefixes in place of a service, or no longer: its circuits end",
+        ),
+        (
+            was.endpoint != is.endpoint,
+            "is served by another endpoint: circuits to the one before end",
+        ),
+        (
+            !was.addresses.iter().all(|it| is.addresses.contains(it)),
+            "is at other addresses of who accepts (`as`): circuits by those before end",
+        ),
+        (
+            !before.iter().all(|it| has(&now, it)),
+            "routes less: circuits to what it routes no more end",
+        ),
+        (
+            !was.pool.iter().all(|it| has(&is.pool, it)),
+            "has its users at other addresses (`pool`, `users`): circuits from those before end",
+        ),
+        (
+            !was.ports.iter().all(holds) || was.ports.is_empty() && !is.ports.is_empty(),
+            "has other ports: circuits to those that it has no more end",
+        ),
+        (
+            is.protocol != was.protocol && is.protocol.is_some_and(|it| it != TCP),
+            "is of another protocol: its circuits end",
+        ),
+        (
+            was.both() && !is.both(),
+            "is begun by one side alone: circuits that the other began end",
+        ),
+    ];
+    let loses = loses.into_iter().filter(|(ends, _)| *ends);
+    loses.map(|(_, reason)| reason.to_owned()).collect()
+}
+
+const TCP: u8 = 6;
 
 /// What of an endpoint means something for its programs.
 struct Stands {

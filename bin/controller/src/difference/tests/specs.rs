@@ -435,6 +435,29 @@ tenants:
     );
     let cut = "destroy agreement red/db with blue: no longer in force: what goes by it is cut";
     assert_eq!(means(&gone), [cut]);
+    // In force in another way: which of its circuits end, and that none do where there is more than before.
+    let ends = |of: [&str; 2], reason: &str| {
+        let [was, is] = of;
+        let said = format!("change agreement red/db with blue: {reason}");
+        assert_eq!(means(&AGREED.replace(was, is)), [said]);
+    };
+    let pool = "pool: [10.1.250.0/28]";
+    ends(
+        [pool, "pool: [10.1.251.0/28]"],
+        "has its users at other addresses (`pool`, `users`): circuits from those before end",
+    );
+    ends(
+        ["as: [10.1.200.10]", "as: [10.1.200.11]"],
+        "is at other addresses of who accepts (`as`): circuits by those before end",
+    );
+    ends(
+        ["[5432]", "[5433]"],
+        "has other ports: circuits to those that it has no more end",
+    );
+    for more in [[pool, "pool: [10.1.250.0/27]"], ["[5432]", "[5000-6000]"]] {
+        let [was, is] = more;
+        assert!(means(&AGREED.replace(was, is)).is_empty(), "{is}");
+    }
     let out = AGREED.replace(
         "{name: app, subnet: lan,",
         "{name: app, subnet: lan, state: quarantined,",
