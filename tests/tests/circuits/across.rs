@@ -574,3 +574,17 @@ fn what_a_meter_carries_across_ends_with_the_agreement_though_its_program_has_cl
         assert!(then < sent, "{metered}: {then} of {sent}");
     }
 }
+
+/// What both programs have closed nobody ends: it is no news.
+#[test]
+fn what_was_closed_before_an_agreement_changes_is_not_counted_as_cut() {
+    let scene = scene(SPEC);
+    let _server = scene.start("red/db", "{peer} serve 5432", "serving");
+    let targets = format!("{},5432 ", DB[0]).repeat(20);
+    assert_eq!(scene.tries("blue/app", &targets).len(), 20);
+    scene.apply(&SPEC.replace("pool: [10.1.250.0/28,", "pool: [10.1.251.0/28,"));
+    let status = scene.instance.ask(&["status"]).unwrap();
+    for compartment in status["compartments"].as_array().unwrap() {
+        assert_eq!(compartment["operator"]["cut"], 0, "{compartment}");
+    }
+}

@@ -380,13 +380,14 @@ impl Mediator {
         let (let_in, waits) = self.refused_let_in(&image);
         denied.extend(let_in);
         let crossings = self.review_crossings(&image);
+        let closed = self.closed_of(&crossings);
         denied.extend(crossings.into_iter().map(|it| (it.cookie(), vec![it])));
         for (at, token) in waits {
             if guard!("circuits-let-in-waits") && self.table.withdraw(at, token).is_ok() {
                 self.counts_cut(1);
             }
         }
-        self.counts_cut(denied.len());
+        self.counts_cut(denied.len() - closed);
         // Wherever its programs have it, what is metered is over.
         denied.retain(|(cookie, _)| {
             let socket = self.table.socket(*cookie).copied();
@@ -399,6 +400,16 @@ impl Mediator {
         self.cut(denied);
         self.review_datagrams();
         self.write();
+    }
+
+    /// How many of those that came by agreements are closed, which it was not asked for yet: nobody is cut off by their end.
+    fn closed_of(&mut self, crossings: &[circuit::Socket]) -> usize {
+        if crossings.iter().all(|it| it.inode() == 0) {
+            return 0;
+        }
+        let live = self.living_crossings();
+        let closed = |it: &&circuit::Socket| it.inode() != 0 && !live.contains_key(&it.cookie());
+        crossings.iter().filter(closed).count()
     }
 
     /// Connections that proxies let in and that may be no more: those that programs have, and those that wait to be
