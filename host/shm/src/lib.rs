@@ -23,6 +23,7 @@ mod near;
 mod pages;
 mod pool;
 mod sealed;
+mod tables;
 
 pub use bell::{Listener, Ringer};
 pub use channel::{
@@ -40,6 +41,7 @@ pub use pages::{CountersPage, PeerWords, Recorder, Words};
 pub use pool::{Direction, Pair, Pool};
 pub use ring::{Breach, Doorbell, Geometry, PushError, State};
 pub use sealed::{SealError, SealedImage};
+pub use tables::give_back_tables;
 
 #[cfg(test)]
 mod tests;

@@ -2,6 +2,7 @@
 #![expect(unsafe_code, reason = "mapping memory and touching it by address")]
 
 use crate::near;
+use crate::tables::{self, Place};
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags};
 use std::arch::asm;
 use std::arch::x86_64::{
@@ -31,6 +32,8 @@ enum Of {
     Whole { _kept: Arc<Mapping> },
     /// They go back where they were taken from.
     Near,
+    /// They are its own, and its page of the page table is given back where it is not used.
+    Tables(Place),
 }
 
 /// A reservation: addresses without memory.
@@ -79,6 +82,13 @@ impl Mapping {
             }
             Ok(mapping)
         }
+    }
+
+    /// From now on what it has of page tables is given back where it is not used ([`Place::uses`]).
+    pub(crate) fn gives_back_tables(&mut self) -> Place {
+        let place = tables::enter(self.base.addr().get(), self.len);
+        self.of = Of::Tables(place);
+        place
     }
 
     /// Maps parts of a file one behind the other, to be written too, at addresses near other circuits'; `None`: no
@@ -432,6 +442,9 @@ impl Drop for Mapping {
             // SAFETY: exactly what `new`, `aligned` or `of_threads` mapped, and nothing borrows it
             // or has a part of it now.
             Of::Itself => drop(unsafe { rustix::mm::munmap(base, self.len) }),
+            Of::Tables(place) if !place.leaves(base.addr()) => {}
+            // SAFETY: as above.
+            Of::Tables(_) => drop(unsafe { rustix::mm::munmap(base, self.len) }),
             // SAFETY: it was taken there, and as above.
             Of::Near => unsafe { near::give_back(base) },
         }

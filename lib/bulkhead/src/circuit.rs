@@ -5,7 +5,7 @@ use crate::socket::{Socket, is_over, sleep, wait, wake};
 use crate::{Peeked, Reserved};
 use rustix::event::PollFlags;
 use rustix::net::Shutdown as How;
-use shm::{CircuitReader, CircuitWaker, CircuitWriter, circuit_ends};
+use shm::{CircuitReader, CircuitWaker, CircuitWriter, circuit_ends, give_back_tables};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -219,17 +219,30 @@ impl Circuit {
         if self.consumed < self.held.len() || self.look_at_ring()? > 0 {
             return Ok(true);
         }
-        // Nobody may have asked for a word by the socket yet.
-        if !self.polled
-            && let Some(ring) = &mut self.ring
-        {
-            match ring.reader.peek(&line(&self.fd, None), &mut [0]) {
-                Err(Stop::Blocked) => {}
-                // A read tells.
-                _ => return Ok(true),
+        let begun = Instant::now();
+        // Bound: the tokens that the peer sends.
+        loop {
+            // Who looks at the ring alone has asked for no word by the socket yet.
+            if let Some(ring) = &mut self.ring {
+                let rests = ring.reader.rest(&line(&self.fd, None));
+                if ring.reader.uses_ring() && !rests {
+                    // A read tells, also what is wrong.
+                    return Ok(true);
+                }
+            }
+            give_back_tables();
+            let left = limit.map(|limit| limit.saturating_sub(begun.elapsed()));
+            if !wait(&self.fd, PollFlags::IN, left)? {
+                return Ok(false);
+            }
+            // The token may be that of what is read by now.
+            let Some(ring) = &mut self.ring else {
+                return Ok(true);
+            };
+            if ring.reader.is_ready(&line(&self.fd, None)) {
+                return Ok(true);
             }
         }
-        wait(&self.fd, PollFlags::IN, limit)
     }
 
     /// Waits until a write takes bytes, or fails; `false`: the time is over.
@@ -260,7 +273,7 @@ impl Circuit {
         // Bound: none; it blocks as a write does.
         while self.way() == Way::Ring {
             let Some(ring) = &mut self.ring else { break };
-            let room = ring.writer.reserve().map_err(said)?;
+            let room = ring.writer.reserve(min).map_err(said)?;
             if room >= min.max(1) {
                 // As long as lies in a row.
                 let room = ring.writer.memory().reach(ring.writer.offset(0), room);
@@ -387,6 +400,7 @@ impl Circuit {
             match came {
                 Ok(n) => return Ok(n),
                 Err(Stop::Blocked) if self.blocks => {
+                    give_back_tables();
                     wait(&self.fd, PollFlags::IN, None)?;
                 }
                 Err(Stop::Socket(libc::ECONNRESET))
@@ -423,6 +437,7 @@ impl Circuit {
                 return Ok(there);
             }
         }
+        give_back_tables();
         if !self.polled
             && let Some(seen) = reader.nap().map_err(said)?
         {

@@ -70,11 +70,12 @@ pub unsafe fn receive(
         // It says so before the socket tells of its end.
         let says = reading.reader.says();
         drop(taken);
-        // As far as this it could read.
-        if let End::Stopped(Stop::Blocked) = end
-            && let Some(published) = writes(record, |writer| writer.published())
-        {
-            record.there.store(published, Ordering::Relaxed);
+        if let End::Stopped(Stop::Blocked) = end {
+            shm::give_back_tables();
+            // As far as this it could read.
+            if let Some(published) = writes(record, |writer| writer.published()) {
+                record.there.store(published, Ordering::Relaxed);
+            }
         }
         let waits = done == 0 || flags & (MSG_WAITALL | MSG_PEEK) == MSG_WAITALL;
         match end {

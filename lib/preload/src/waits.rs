@@ -91,6 +91,7 @@ fn rounds(
     mut kernel: impl FnMut(Option<Duration>) -> c_int,
     found: impl Fn() -> c_int,
 ) -> c_int {
+    shm::give_back_tables();
     let begun = Instant::now();
     let mut left = limit;
     // Bound: the tokens that peers send.
