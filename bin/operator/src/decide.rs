@@ -167,18 +167,33 @@ fn located<'a>(image: &CompartmentImage<'a>, asked: &Asked) -> Result<&'a Endpoi
     if own != image.endpoint_by_slot(asked.slot) && guard!("circuits-source") {
         return Err(Refused::new(Errno::ADDRNOTAVAIL, DropReason::SourceIp));
     }
-    let to = match image.endpoint_by_address(from.subnet, asked.to) {
+    // A link's addresses lead nowhere beyond it.
+    let beyond = !is_link_local(&asked.from) || !guard!("circuits-link");
+    having(image, (from.subnet, tenant), asked.to, beyond)
+}
+
+/// The slot of the endpoint that has an address, as another sees it: from whichever of its own.
+pub fn whose(image: &CompartmentImage<'_>, slot: u32, ip: [u8; 16]) -> Option<u32> {
+    let of = (endpoint(image, slot)?.subnet, tenant(image, slot)?);
+    having(image, of, ip, true).ok().map(|it| it.slot)
+}
+
+/// Who has an address: in a subnet, or `beyond` it where a tenant's routes lead.
+fn having<'a>(
+    image: &CompartmentImage<'a>,
+    (subnet, tenant): (u32, u32),
+    ip: [u8; 16],
+    beyond: bool,
+) -> Result<&'a Endpoint, Refused> {
+    let to = match image.endpoint_by_address(subnet, ip) {
         Some(to) => to,
-        // A link's addresses lead nowhere beyond it.
-        None if is_link_local(&asked.from) && guard!("circuits-link") => {
-            return Err(NO_ROUTE);
-        }
+        None if !beyond => return Err(NO_ROUTE),
         None => {
-            let route = image.route(tenant, asked.to).ok_or(NO_ROUTE)?;
+            let route = image.route(tenant, ip).ok_or(NO_ROUTE)?;
             if route.kind != ROUTE_SUBNET {
                 return Err(NOBODY);
             }
-            let to = image.endpoint_by_address(route.subnet, asked.to);
+            let to = image.endpoint_by_address(route.subnet, ip);
             to.ok_or(NOBODY)?
         }
     };

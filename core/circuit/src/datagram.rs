@@ -1,6 +1,6 @@
 //! Datagram sockets (UDP): how they are bound by use, connected and found.
 
-use crate::address::{is_any, is_v4, parse_destination, v4_destination};
+use crate::address::{LOOPBACK4, is_any, is_v4, parse_destination, v4_destination};
 use crate::binding::fit;
 use crate::record::Slot;
 use crate::route::route;
@@ -196,9 +196,34 @@ impl Table {
         holders.map(|(_, socket)| socket)
     }
 
-    /// Datagram sockets that are connected to this port, of whatever address.
-    pub fn connected_to(&self, port: u16) -> impl Iterator<Item = &Socket> {
-        self.sockets.connected(port)
+    /// Where datagram sockets may be connected that lead to this port of an endpoint, each with an endpoint that has such:
+    /// to others an address of its may be somebody else's. One stands for all of loopback's.
+    pub fn connectors(&self, endpoint: u32, port: u16) -> impl Iterator<Item = (Endpoint, u32)> {
+        let to = move |ip| Endpoint { ip, port };
+        let inside = self.sockets.connectors(to(LOOPBACK4));
+        let inside = inside.filter(move |it| *it == endpoint);
+        let inside = inside.map(move |it| (to(LOOPBACK4), it));
+        let own = self.addresses(endpoint).iter().map(move |ip| to(*ip));
+        let own = own.flat_map(|to| self.sockets.connectors(to).map(move |it| (to, it)));
+        inside.chain(own)
+    }
+
+    /// Those of an endpoint that are connected there, in the order of their slots, from this one on.
+    pub fn connected_to(
+        &self,
+        to: Endpoint,
+        endpoint: u32,
+        from: u32,
+    ) -> impl Iterator<Item = (u32, &Socket)> {
+        self.sockets.connected(to, endpoint, from)
+    }
+
+    /// Those of an endpoint that are connected this way.
+    pub fn connected_by(&self, endpoint: u32, way: Way) -> impl Iterator<Item = &Socket> {
+        let ports = (way.local.port, way.remote.port);
+        let all = (self.sockets).holders_to(Kind::Datagram, endpoint, ports.0, ports.1);
+        let all = all.map(|(_, socket)| socket);
+        all.filter(move |it| it.way() == Some(way))
     }
 
     fn datagram(&self, cookie: u64) -> Result<&Socket, Errno> {

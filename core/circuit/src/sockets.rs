@@ -4,9 +4,10 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 use std::ops::RangeInclusive;
 
+use crate::address::{LOOPBACK4, is_loopback};
 use crate::queue::Queued;
 use crate::record::Slot;
-use crate::{Kind, Socket, State};
+use crate::{Endpoint, Kind, Socket, State};
 
 /// (kind, endpoint, port, remote port, slot).
 type Ports = BTreeSet<(Kind, u32, u16, u16, u32)>;
@@ -33,8 +34,9 @@ pub(crate) struct Sockets {
     listeners: Ports,
     /// Names of datagram sockets.
     by_name: BTreeMap<[u8; 16], u32>,
-    /// (remote port, slot) of datagram sockets that are connected.
-    connected: BTreeSet<(u16, u32)>,
+    /// (where to, endpoint, slot) of datagram sockets that are connected: one endpoint's and another's may be connected to one
+    /// address, which is not the same place to both.
+    connected: BTreeSet<(Endpoint, u32, u32)>,
     /// (listener's slot, sequence) to the slot of what waits.
     queues: BTreeMap<(u32, u64), u32>,
     /// How many connections wait at an endpoint's sockets.
@@ -57,7 +59,7 @@ struct Keys {
     listens: Option<Port>,
     name: Option<[u8; 16]>,
     /// Of a datagram socket.
-    connected: Option<u16>,
+    connected: Option<(Endpoint, u32)>,
     /// Listener's slot, sequence.
     queue: Option<(u32, u64)>,
     /// Listener's slot, agreement.
@@ -77,7 +79,7 @@ impl Keys {
                     port: it.held().then_some(port),
                     listens: matches!(it.state, State::Listening { .. }).then_some(port),
                     name: datagram.then_some(it.name),
-                    connected: connected.then_some(it.remote.port),
+                    connected: connected.then(|| (place(it.remote), it.endpoint)),
                     ..Keys::default()
                 }
             }
@@ -216,10 +218,29 @@ impl Sockets {
         self.socket(*self.by_name.get(name)?)
     }
 
-    /// Datagram sockets that are connected to a port of whatever address.
-    pub(crate) fn connected(&self, port: u16) -> impl Iterator<Item = &Socket> {
-        let range = self.connected.range((port, 0)..=(port, u32::MAX));
-        range.filter_map(|(_, at)| self.socket(*at))
+    /// Endpoints with datagram sockets that are connected there, each once: however many it has costs nothing.
+    pub(crate) fn connectors(&self, to: Endpoint) -> impl Iterator<Item = u32> {
+        let (to, mut from) = (place(to), Some(0));
+        std::iter::from_fn(move || {
+            let mut rest = self
+                .connected
+                .range((to, from?, 0)..=(to, u32::MAX, u32::MAX));
+            let (_, endpoint, _) = *rest.next()?;
+            from = endpoint.checked_add(1);
+            Some(endpoint)
+        })
+    }
+
+    /// Those of an endpoint in the order of their slots, from this one on.
+    pub(crate) fn connected(
+        &self,
+        to: Endpoint,
+        endpoint: u32,
+        from: u32,
+    ) -> impl Iterator<Item = (u32, &Socket)> {
+        let to = place(to);
+        let range = (self.connected).range((to, endpoint, from)..=(to, endpoint, u32::MAX));
+        range.filter_map(|(.., at)| Some((*at, self.socket(*at)?)))
     }
 
     /// Those that listen at it.
@@ -357,7 +378,7 @@ impl Sockets {
         let listens = [before.listens, after.listens].map(|key| key.map(slot));
         reenter(&mut self.listeners, listens);
         let connected = [before.connected, after.connected];
-        let connected = connected.map(|key| key.map(|port| (port, at)));
+        let connected = connected.map(|key| key.map(|(to, endpoint)| (to, endpoint, at)));
         reenter(&mut self.connected, connected);
         rename(&mut self.queues, before.queue, after.queue, at);
         for (key, there) in [(before.queue, false), (after.queue, true)] {
@@ -398,6 +419,17 @@ impl Sockets {
         self.changed.clear();
         self.has_changed.fill(false);
         self.stirred.clear();
+    }
+}
+
+/// What is connected to: inside an endpoint by whichever of loopback's addresses.
+fn place(to: Endpoint) -> Endpoint {
+    match is_loopback(&to.ip) {
+        true => Endpoint {
+            ip: LOOPBACK4,
+            ..to
+        },
+        false => to,
     }
 }
 

@@ -247,19 +247,57 @@ fn the_closest_receiver_hears_it() {
     assert_eq!(found(&table, LO4, 8, LO4), Some(13), "any of both families");
     table.closed(13).unwrap();
     assert_eq!(found(&table, LO4, 8, LO4), None);
-    assert_eq!(
-        table
-            .connected_to(7)
-            .map(Socket::cookie)
-            .collect::<Vec<_>>(),
-        [14]
-    );
+    let connected = |table: &Table| {
+        let all = table.connected_to(at(peer, 7), 0, 0);
+        all.map(|(_, it)| it.cookie).collect::<Vec<_>>()
+    };
+    assert_eq!(connected(&table), [14]);
     assert_eq!(table.by_name(&[12; 16]).map(Socket::cookie), Some(12));
     table.disconnect(14).unwrap();
-    assert_eq!(table.connected_to(7).count(), 0);
+    assert!(connected(&table).is_empty());
     assert_eq!(table.by_name(&[14; 16]).map(Socket::cookie), Some(14));
     // Of two that are alike the newest.
     assert_eq!(found(&table, peer, 7, OWN4), Some(14));
+}
+
+/// Who is connected elsewhere is not gone through, by however many sockets and to whichever port.
+#[test]
+fn who_is_connected_to_a_place_is_found_by_the_place() {
+    let mut table = table();
+    let peer = v4([10, 0, 0, 6]);
+    let mut connect = |cookie, endpoint, to| {
+        let (family, name) = (Family::V4, [cookie as u8; 16]);
+        table
+            .create_datagram(cookie, endpoint, family, name)
+            .unwrap();
+        table.bind_by_use(cookie, cookie as u32).unwrap();
+        let way = table.way(cookie, to, None).unwrap();
+        table.connect_datagram(cookie, way).unwrap();
+        way
+    };
+    for cookie in 10..30 {
+        connect(cookie, 1, at(v4([10, 0, 0, 9]), 7));
+    }
+    let way = connect(1, 0, at(peer, 7));
+    connect(2, 0, at(peer, 8));
+    connect(3, 1, at(peer, 7));
+    connect(4, 1, at(LO4B, 7));
+    connect(5, 0, at(LO4, 7));
+    let all: Vec<_> = table.connectors(1, 7).collect();
+    let cookies: Vec<Vec<u64>> = all
+        .iter()
+        .map(|(to, of)| table.connected_to(*to, *of, 0))
+        .map(|all| all.map(|(_, it)| it.cookie).collect())
+        .collect();
+    assert_eq!(cookies, [vec![4], vec![1], vec![3]], "{all:?}");
+    let by: Vec<u64> = table.connected_by(0, way).map(|it| it.cookie).collect();
+    assert_eq!(by, [1]);
+    // Each endpoint that has some comes up once.
+    let elsewhere = at(v4([10, 0, 0, 9]), 7);
+    let many: Vec<u32> = table.sockets.connectors(elsewhere).collect();
+    assert_eq!(many, [1]);
+    let (third, _) = table.connected_to(elsewhere, 1, 0).nth(2).unwrap();
+    assert_eq!(table.connected_to(elsewhere, 1, third).count(), 18);
 }
 
 #[test]

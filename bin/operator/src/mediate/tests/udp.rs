@@ -1,6 +1,7 @@
 //! Datagrams between endpoints: who may send and answer, and whose sockets are linked, cut and linked again.
 
 use super::*;
+use crate::decide::tests::OTHER;
 
 /// WEB may send to NEAR's port 80, and NEAR to nobody.
 fn one_way() -> CompartmentTables {
@@ -167,21 +168,7 @@ fn what_nobody_heard_of_is_kept_within_bounds() {
 #[test]
 fn of_many_that_are_connected_to_a_port_some_are_linked_at_a_time() {
     let mut mediator = with_datagrams(&tables());
-    for cookie in 10..50_u64 {
-        let (family, table) = (circuit::Family::V4, &mut mediator.table);
-        let made = table.create_datagram(cookie, WEB, family, [cookie as u8; 16]);
-        made.unwrap();
-        table.bind_by_use(cookie, cookie as u32).unwrap();
-        let local = table.socket(cookie).unwrap().local();
-        let way = circuit::Way {
-            local: Endpoint {
-                ip: of(WEB),
-                ..local
-            },
-            ..way(WEB, NEAR)
-        };
-        table.connect_datagram(cookie, way).unwrap();
-    }
+    connects(&mut mediator, WEB, 10..50);
     mediator.link_all(NEAR, 80);
     assert!(mediator.is_late());
     // It took its time, perhaps, and another has its turn first.
@@ -189,5 +176,38 @@ fn of_many_that_are_connected_to_a_port_some_are_linked_at_a_time() {
     while mediator.is_late() && Instant::now() < until {
         mediator.link_late();
     }
+    assert!(!mediator.is_late());
+}
+
+/// Sockets of an endpoint are connected to another's port 80.
+fn connects(mediator: &mut Mediator, from: u32, cookies: core::ops::Range<u64>) {
+    for cookie in cookies {
+        let (family, table) = (circuit::Family::V4, &mut mediator.table);
+        let made = table.create_datagram(cookie, from, family, [cookie as u8; 16]);
+        made.unwrap();
+        table.bind_by_use(cookie, cookie as u32).unwrap();
+        let local = table.socket(cookie).unwrap().local();
+        let way = circuit::Way {
+            local: Endpoint {
+                ip: of(from),
+                ..local
+            },
+            ..way(from, NEAR)
+        };
+        table.connect_datagram(cookie, way).unwrap();
+    }
+}
+
+/// Another tenant's may be connected to the same address and port, which is its own place there.
+#[test]
+fn who_leads_elsewhere_does_not_come_up_where_somebody_binds() {
+    let mut mediator = with_datagrams(&tables());
+    connects(&mut mediator, OTHER, 10..90);
+    mediator.link_all(NEAR, 80);
+    assert!(!mediator.is_late());
+    connects(&mut mediator, WEB, 90..92);
+    mediator.link_all(NEAR, 80);
+    let linked = |cookie| mediator.table.socket(cookie).unwrap().linked();
+    assert_eq!(linked(10), None);
     assert!(!mediator.is_late());
 }

@@ -377,7 +377,7 @@ impl Mediator {
         // Those that could not answer before may now.
         let unlinked = [&self.datagrams.cut, &self.datagrams.doubted];
         if unlinked.iter().any(|all| !all.is_empty()) && guard!("circuits-asked-again") {
-            self.link_answerers(slot, &way);
+            self.link_answerers(slot, to, &way);
         }
         Ok(Some(to))
     }

@@ -2,6 +2,7 @@
 //! with what changes at a port or in the rules, and cut.
 
 use super::datagrams::{TRIES, back, hash};
+use super::late::Wanted;
 use super::*;
 use circuit::{Socket, Way};
 use core::ops::Range;
@@ -120,11 +121,11 @@ impl Mediator {
         }
     }
 
-    /// Those that are cut and connected to where this was sent from may answer it now.
-    pub(in crate::mediate) fn link_answerers(&mut self, slot: u32, way: &Way) {
-        let (back, unlinked) = (back(way), [&self.datagrams.cut, &self.datagrams.doubted]);
-        let all = self.table.connected_to(way.local.port);
-        let all = all.filter(|it| it.way() == Some(back)).map(Socket::cookie);
+    /// Those that are cut and connected to where this was sent from may answer it now: of whom it was sent to.
+    pub(in crate::mediate) fn link_answerers(&mut self, slot: u32, to: u32, way: &Way) {
+        let unlinked = [&self.datagrams.cut, &self.datagrams.doubted];
+        let all = self.table.connected_by(to, back(way));
+        let all = all.map(Socket::cookie);
         let late = all.filter(|it| unlinked.iter().any(|all| all.contains(it)));
         let late: Vec<u64> = late.collect();
         if !late.is_empty() {
@@ -135,11 +136,19 @@ impl Mediator {
         }
     }
 
-    /// Bound: as many as are linked at a time; others are when nobody calls, or with each call.
+    /// Bound: as many as are linked at a time; others are when nobody calls, or with each call. Whose sockets lead there is
+    /// asked once for each endpoint, not for each of its sockets.
     pub(in crate::mediate) fn link_all(&mut self, slot: u32, port: u16) {
-        let late = self.table.connected_to(port).map(Socket::cookie);
-        for cookie in late.collect::<Vec<u64>>() {
-            self.is_late_to(cookie, slot);
+        let image = self.image.as_ref().map(MappedCompartment::image);
+        let leads = |to: &Endpoint, of| {
+            let is_own = of == slot && self.table.destination(of, &to.ip) == Some(slot);
+            let whose = || decide::whose(image.as_ref()?, of, to.ip);
+            is_own || whose() == Some(slot) || !guard!("circuits-late-place")
+        };
+        let places = self.table.connectors(slot, port);
+        let places: Vec<_> = places.filter(|(to, of)| leads(to, *of)).collect();
+        for (to, of) in places {
+            self.datagrams.late.insert_all(of, (to, slot));
         }
         self.link_late();
     }
@@ -175,14 +184,23 @@ impl Mediator {
         };
         let (mut of, mut many, now) = (BTreeMap::new(), 0, Instant::now());
         while many < most
-            && let Some((owner, (cookie, slot))) = self.datagrams.late.next(now)
+            && let Some((owner, wanted)) = self.datagrams.late.next(now)
         {
-            let socket = self.table.socket(cookie).copied();
+            // Also one that leads elsewhere by now: it was looked at.
+            many += 1;
+            let (socket, slot) = match wanted {
+                Wanted::One(cookie, slot) => (self.table.socket(cookie).copied(), slot),
+                Wanted::All(all) => {
+                    let next = self.table.connected_to(all.to, owner, all.next).next();
+                    let (at, socket) = next.map(|(at, it)| (at, *it)).unzip();
+                    self.datagrams.late.passed(owner, all, at);
+                    (socket, all.slot)
+                }
+            };
             let found = socket.and_then(|it| Some((it, it.way()?)));
             let found = found.filter(|(it, way)| self.located(it.endpoint(), way) == Ok(slot));
             if let Some(found) = found {
                 of.entry(owner).or_insert_with(Vec::new).push(found);
-                many += 1;
             }
         }
         for (owner, to_it) in of {
