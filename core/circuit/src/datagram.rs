@@ -119,19 +119,8 @@ impl Table {
         if !self.endpoints.get(endpoint as usize)?.local(&way.remote.ip) {
             return None;
         }
-        let fitting = || {
-            let port = way.remote.port;
-            let all = self.sockets.holders(Kind::Datagram, endpoint, port);
-            all.filter_map(|(_, it)| Some((hears(it, way)?, it)))
-        };
-        let best = fitting().map(|(score, _)| score).max()?;
-        let group = || fitting().filter(|(score, _)| *score == best);
-        let socket = if group().all(|(_, it)| it.options.reuse_port()) {
-            let pick = hash as usize % group().count().max(1);
-            group().nth(pick)?.1
-        } else {
-            group().map(|(_, it)| it).max_by_key(|it| it.cookie)?
-        };
+        let cookie = self.sockets.groups().receiver(endpoint, way, hash)?;
+        let socket = self.socket(cookie)?;
         Some(Receiver {
             cookie: socket.cookie,
             name: socket.name,
@@ -218,6 +207,12 @@ impl Table {
         self.sockets.connected(to, endpoint, from)
     }
 
+    /// Whether any of an endpoint is connected this way.
+    #[must_use]
+    pub fn is_connected(&self, endpoint: u32, way: &Way) -> bool {
+        self.sockets.groups().is_connected(endpoint, way)
+    }
+
     /// Those of an endpoint that are connected this way.
     pub fn connected_by(&self, endpoint: u32, way: Way) -> impl Iterator<Item = &Socket> {
         let ports = (way.local.port, way.remote.port);
@@ -244,17 +239,5 @@ impl Socket {
             local: self.local,
             remote,
         })
-    }
-}
-
-/// How well a socket fits what comes this way; `None`: it does not hear it.
-fn hears(socket: &Socket, way: &Way) -> Option<(bool, u8)> {
-    if socket.family == crate::Family::V4 && !is_v4(&way.local.ip) {
-        return None;
-    }
-    let fit = fit(socket, &way.remote.ip)?;
-    match socket.remote() {
-        Some(peer) => (peer == way.local).then_some((true, fit)),
-        None => Some((false, fit)),
     }
 }

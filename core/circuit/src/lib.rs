@@ -15,6 +15,7 @@ mod datagram;
 mod datagram_option;
 mod errno;
 mod facts;
+mod groups;
 mod option;
 mod options;
 mod queue;

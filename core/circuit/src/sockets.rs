@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 use std::ops::RangeInclusive;
 
 use crate::address::{LOOPBACK4, is_loopback};
+use crate::groups::{Groups, Hears};
 use crate::queue::Queued;
 use crate::record::Slot;
 use crate::{Endpoint, Kind, Socket, State};
@@ -13,6 +14,12 @@ use crate::{Endpoint, Kind, Socket, State};
 type Ports = BTreeSet<(Kind, u32, u16, u16, u32)>;
 /// The same, without the slot.
 type Port = (Kind, u32, u16, u16);
+
+#[cfg(test)]
+std::thread_local! {
+    /// Looks at slots by this thread: what something costs.
+    pub(crate) static LOOKS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
 
 /// Slots: those of sockets first, then those of pending connections.
 #[derive(Debug)]
@@ -32,6 +39,8 @@ pub(crate) struct Sockets {
     ports: Ports,
     /// And of those those that listen.
     listeners: Ports,
+    /// Datagram sockets that have a port, by what they hear.
+    groups: Groups,
     /// Names of datagram sockets.
     by_name: BTreeMap<[u8; 16], u32>,
     /// (where to, endpoint, slot) of datagram sockets that are connected: one endpoint's and another's may be connected to one
@@ -58,6 +67,8 @@ struct Keys {
     port: Option<Port>,
     listens: Option<Port>,
     name: Option<[u8; 16]>,
+    /// Of a datagram socket; and whether it shares what comes.
+    hears: Option<(Hears, u64, bool)>,
     /// Of a datagram socket.
     connected: Option<(Endpoint, u32)>,
     /// Listener's slot, sequence.
@@ -79,6 +90,8 @@ impl Keys {
                     port: it.held().then_some(port),
                     listens: matches!(it.state, State::Listening { .. }).then_some(port),
                     name: datagram.then_some(it.name),
+                    hears: Hears::of(it)
+                        .map(|it_hears| (it_hears, it.cookie, it.options.reuse_port())),
                     connected: connected.then(|| (place(it.remote), it.endpoint)),
                     ..Keys::default()
                 }
@@ -111,6 +124,7 @@ impl Sockets {
             by_cookie: BTreeMap::new(),
             ports: BTreeSet::new(),
             listeners: BTreeSet::new(),
+            groups: Groups::default(),
             by_name: BTreeMap::new(),
             connected: BTreeSet::new(),
             queues: BTreeMap::new(),
@@ -123,6 +137,8 @@ impl Sockets {
     }
 
     pub(crate) fn slot(&self, at: u32) -> &Slot {
+        #[cfg(test)]
+        LOOKS.set(LOOKS.get() + 1);
         let (kind, index) = self.place(at);
         let slot = self.slots.get(kind).and_then(|slots| slots.get(index));
         slot.unwrap_or(&Slot::Empty)
@@ -211,6 +227,11 @@ impl Sockets {
         remote: u16,
     ) -> impl Iterator<Item = (u32, &Socket)> {
         self.at(&self.ports, kind, (endpoint, port), remote..=remote)
+    }
+
+    /// Datagram sockets by what they hear.
+    pub(crate) const fn groups(&self) -> &Groups {
+        &self.groups
     }
 
     /// The datagram socket of this name.
@@ -373,6 +394,10 @@ impl Sockets {
         let slot = |(kind, endpoint, port, remote): Port| (kind, endpoint, port, remote, at);
         rename(&mut self.by_cookie, before.cookie, after.cookie, at);
         rename(&mut self.by_name, before.name, after.name, at);
+        if before.hears != after.hears {
+            before.hears.map(|it| self.groups.remove(it));
+            after.hears.map(|it| self.groups.insert(it));
+        }
         let ports = [before.port, after.port].map(|key| key.map(slot));
         reenter(&mut self.ports, ports);
         let listens = [before.listens, after.listens].map(|key| key.map(slot));

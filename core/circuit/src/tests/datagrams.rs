@@ -318,8 +318,67 @@ fn who_shares_a_port_shares_what_comes() {
     };
     assert_eq!(table.datagrams_at(0, 53).count(), 3);
     assert_eq!(table.datagrams_at(1, 53).count(), 0);
-    let all = (0..3).filter_map(|hash| table.find_receiver(0, &way, hash));
-    assert_eq!(all.map(|it| it.cookie).collect::<Vec<_>>(), [1, 2, 3]);
+    let found = |table: &Table| {
+        let all = (0..3).filter_map(|hash| table.find_receiver(0, &way, hash));
+        all.map(|it| it.cookie).collect::<Vec<_>>()
+    };
+    assert_eq!(found(&table), [1, 2, 3]);
+    // Who stays keeps what it has, but the last, which comes into the place of who goes.
+    table.closed(1).unwrap();
+    assert_eq!(found(&table), [3, 2, 3]);
+}
+
+/// An endpoint's sockets that share a port may be thousands: whoever sends there pays for one.
+#[test]
+fn however_many_share_a_port_one_is_looked_at() {
+    let own = Addresses::new(&[OWN4]).unwrap();
+    let limits = Limits {
+        sockets: 5000,
+        pending: 1,
+    };
+    let mut table = Table::new(limits, vec![own]);
+    let way = Way {
+        local: at(LO4, 9),
+        remote: at(LO4, 53),
+    };
+    for cookie in 1..=4000_u64 {
+        let name = u128::from(cookie).to_ne_bytes();
+        table.create_datagram(cookie, 0, Family::V4, name).unwrap();
+        for option in [2, 15] {
+            table.set_option(cookie, 1, option, &[1, 0, 0, 0]).unwrap();
+        }
+        let any = bytes(Family::V4, ANY4, 53);
+        table.bind(cookie, &any, true, 0).unwrap();
+    }
+    let looks = |table: &Table, hash| {
+        let before = crate::sockets::LOOKS.get();
+        let found = table.find_receiver(0, &way, hash).unwrap();
+        assert!(crate::sockets::LOOKS.get() - before <= 2);
+        found.cookie
+    };
+    assert_eq!(
+        [0, 1999, 4000].map(|hash| looks(&table, hash)),
+        [1, 2000, 1]
+    );
+    assert!(!table.is_connected(0, &way));
+    // Where one does not share, the newest has all.
+    table.set_option(7, 1, 15, &[0, 0, 0, 0]).unwrap();
+    assert_eq!([0, 7].map(|hash| looks(&table, hash)), [4000, 4000]);
+    table.closed(7).unwrap();
+    assert_eq!(looks(&table, 6), 4000, "in the place of who is gone");
+    let other = at(LO4, 5353);
+    let connected = Way {
+        local: at(LO4, 53),
+        remote: other,
+    };
+    table.connect_datagram(9, connected).unwrap();
+    assert!(table.is_connected(0, &connected));
+    let to_it = Way {
+        local: other,
+        remote: at(LO4, 53),
+    };
+    let found = table.find_receiver(0, &to_it, 5).unwrap();
+    assert_eq!(found.cookie, 9);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 #[derive(Clone, Debug)]
 enum Step {
     Create(u64, u32, bool, u32, u8),
-    Datagram(u64, u32, bool, u8),
+    Datagram(u64, u32, bool, u8, u8),
     Use(u64, Ip, u16, bool),
     Bind(u64, Ip, u16, u32),
     Listen(u64, i32, u32),
@@ -45,7 +45,8 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         3 => (cookie(), 0..3_u32, any::<bool>(), 0..2_u32, any::<u8>())
             .prop_map(|(a, b, c, d, e)| Step::Create(a, b, c, d, e)),
-        3 => (cookie(), 0..3_u32, any::<bool>(), 0..16_u8).prop_map(|(a, b, c, d)| Step::Datagram(a, b, c, d)),
+        3 => (cookie(), 0..3_u32, any::<bool>(), 0..16_u8, any::<u8>())
+            .prop_map(|(a, b, c, d, e)| Step::Datagram(a, b, c, d, e)),
         4 => (cookie(), ip(), port(), any::<bool>()).prop_map(|(a, b, c, d)| Step::Use(a, b, c, d)),
         4 => (cookie(), ip(), port(), any::<u32>()).prop_map(|(a, b, c, d)| Step::Bind(a, b, c, d)),
         4 => (cookie(), -1..4, any::<u32>()).prop_map(|(a, b, c)| Step::Listen(a, b, c)),
@@ -62,6 +63,32 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+/// Those that may get what goes this way: all that share it, or the newest of those that do not.
+fn fitting(table: &Table, way: &Way) -> std::collections::BTreeSet<u64> {
+    if !table.endpoints[0].local(&way.remote.ip) {
+        return Default::default();
+    }
+    let hears = |socket: &Socket| {
+        if socket.family == Family::V4 && !crate::address::is_v4(&way.local.ip) {
+            return None;
+        }
+        let fit = crate::binding::fit(socket, &way.remote.ip)?;
+        match socket.remote() {
+            Some(peer) => (peer == way.local).then_some((true, fit)),
+            None => Some((false, fit)),
+        }
+    };
+    let all = table.datagrams_at(0, way.remote.port);
+    let all: Vec<_> = all.filter_map(|it| Some((hears(it)?, it))).collect();
+    let best = all.iter().map(|(score, _)| *score).max();
+    let group = || all.iter().filter(|(score, _)| Some(*score) == best);
+    let cookies = group().map(|(_, it)| it.cookie);
+    match group().all(|(_, it)| it.options.reuse_port()) {
+        true => cookies.collect(),
+        false => cookies.max().into_iter().collect(),
+    }
+}
+
 fn apply(table: &mut Table, step: &Step) -> Result<(), Errno> {
     let on = 1_i32.to_ne_bytes();
     match step {
@@ -74,9 +101,14 @@ fn apply(table: &mut Table, step: &Step) -> Result<(), Errno> {
                 }
             }
         }
-        Step::Datagram(cookie, endpoint, six, name) => {
+        Step::Datagram(cookie, endpoint, six, name, flags) => {
             let family = if *six { Family::V6 } else { Family::V4 };
             table.create_datagram(*cookie, *endpoint, family, [*name; 16])?;
+            for (bit, level, name) in [(1, 1, 2), (2, 1, 15), (4, 41, 26)] {
+                if flags & bit != 0 {
+                    table.set_option(*cookie, level, name, &on)?;
+                }
+            }
         }
         Step::Use(cookie, ip, port, connects) => {
             table.bind_by_use(*cookie, u32::from(*port))?;
@@ -93,6 +125,24 @@ fn apply(table: &mut Table, step: &Step) -> Result<(), Errno> {
                 assert_eq!(found.local().port, way.remote.port);
                 assert!(found.remote().is_none_or(|peer| peer == way.local));
                 assert_eq!(table.by_name(&found.name()), Some(found));
+            }
+            // What is found by groups is what a look at each comes to, whoever asks.
+            for from in [way.local.ip, LO4, LO6, OWN4, OWN6] {
+                let asked = |ip| Way {
+                    local: Endpoint {
+                        ip: from,
+                        ..way.local
+                    },
+                    remote: Endpoint { ip, ..way.remote },
+                };
+                for way in [way.remote.ip, LO4, LO6, OWN4, OWN6].map(asked) {
+                    let fitting = fitting(table, &way);
+                    let found = |hash| Some(table.find_receiver(0, &way, hash)?.cookie);
+                    let found: Vec<u64> =
+                        (0..fitting.len().max(1) as u32).filter_map(found).collect();
+                    let all: std::collections::BTreeSet<u64> = found.iter().copied().collect();
+                    assert_eq!(all, fitting, "{way:?}");
+                }
             }
         }
         Step::Bind(cookie, ip, port, chance) => {
