@@ -211,3 +211,42 @@ fn who_leads_elsewhere_does_not_come_up_where_somebody_binds() {
     assert_eq!(linked(10), None);
     assert!(!mediator.is_late());
 }
+
+/// Of thousands that share a port whoever sent last counts, and each that is gone asked nothing any more.
+#[test]
+fn an_answer_is_found_by_its_way_however_many_could_have_asked() {
+    let mut mediator = with_datagrams(&one_way());
+    let (ask, answer) = (way(WEB, NEAR), way(NEAR, WEB));
+    mediator.table.set_option(1, 1, 15, &[1, 0, 0, 0]).unwrap();
+    for cookie in 10..14_u64 {
+        let (family, table) = (circuit::Family::V4, &mut mediator.table);
+        let made = table.create_datagram(cookie, WEB, family, [cookie as u8; 16]);
+        made.unwrap();
+        table.set_option(cookie, 1, 15, &[1, 0, 0, 0]).unwrap();
+        let own = Endpoint {
+            ip: of(WEB),
+            port: 80,
+        };
+        let (bytes, length) = circuit::write(family, own);
+        table.bind(cookie, &bytes[..length], true, 0).unwrap();
+        assert_eq!(mediator.may_send(WEB, cookie, ask), Ok(Some(NEAR)));
+    }
+    assert_eq!(mediator.ways_asked(), 1);
+    for cookie in 10..14_u64 {
+        assert_eq!(mediator.may_send(NEAR, 2, answer), Ok(Some(WEB)));
+        mediator.lost(cookie);
+    }
+    assert_eq!(mediator.ways_asked(), 0);
+    assert_eq!(mediator.may_send(NEAR, 2, answer), Ok(None));
+    assert_eq!(mediator.may_send(WEB, 1, ask), Ok(Some(NEAR)));
+    assert_eq!(mediator.may_send(NEAR, 2, answer), Ok(Some(WEB)));
+    // As many ways of one socket as are remembered of it.
+    for port in 1000..1100 {
+        let mut other = ask;
+        other.local.port = port;
+        mediator.may_send(WEB, 1, other).unwrap();
+    }
+    assert_eq!(mediator.ways_asked(), mediator.asked_by(1));
+    mediator.lost(1);
+    assert_eq!(mediator.ways_asked(), 0);
+}

@@ -32,6 +32,12 @@ struct Judged {
     at: Instant,
 }
 
+/// Sockets of an endpoint that have sent one way.
+struct Askers {
+    at: Instant,
+    cookies: BTreeSet<u64>,
+}
+
 /// A datagram that was taken for a program.
 pub(in crate::mediate) struct Taken {
     /// What there was room for, of so many bytes, from who has this name.
@@ -46,6 +52,8 @@ pub(in crate::mediate) struct Datagrams {
     pub(in crate::mediate) receivers: Receivers,
     pub(in crate::mediate) epoch: u64,
     judged: BTreeMap<u64, BTreeMap<Way, Judged>>,
+    /// Who of an endpoint that is there has sent which way, and when one did last.
+    asked: BTreeMap<(u32, Way), Askers>,
     pub(in crate::mediate) sent: Sent,
     pub(in crate::mediate) gone: Gone,
     pub(in crate::mediate) spares: Spares,
@@ -117,6 +125,10 @@ impl Datagrams {
         }
         self.judged
             .retain(|cookie, _| live.contains(cookie) || gone.contains(cookie));
+        self.asked.retain(|_, askers| {
+            askers.cookies.retain(|cookie| live.contains(cookie));
+            !askers.cookies.is_empty()
+        });
         self.unheard.retain(|cookie, _| live.contains(cookie));
         self.sent.retain(live);
     }
@@ -134,10 +146,26 @@ impl Datagrams {
             self.settles(cookie);
             self.shut.remove(&cookie);
             self.refused.remove(&cookie);
+            self.asks_no_more(socket.endpoint(), cookie);
             if let Some(forgotten) = self.gone.insert(*socket) {
                 self.judged.remove(&forgotten.cookie());
             }
         }
+    }
+
+    /// A socket is gone, or what it asked from is not its own any more.
+    fn asks_no_more(&mut self, slot: u32, cookie: u64) {
+        let ways = self.judged.get(&cookie).into_iter().flatten();
+        for (way, _) in ways {
+            unasked(&mut self.asked, (slot, *way), cookie);
+        }
+    }
+
+    /// Whether anybody of an endpoint that is there has sent this way of late. Whoever has is one look, however many do.
+    fn is_asked(&self, slot: u32, way: &Way, is_there: impl Fn(u64) -> bool) -> bool {
+        let asked = self.asked.get(&(slot, *way));
+        let asked = asked.filter(|it| it.at.elapsed() < ANSWERS);
+        asked.is_some_and(|it| it.cookies.iter().any(|cookie| is_there(*cookie)))
     }
 
     /// Whether a socket has sent this way of late, or is connected so.
@@ -234,6 +262,15 @@ impl Mediator {
         if u16::from_ne_bytes(*family) == libc::AF_UNSPEC as u16 {
             let was = self.table.socket(cookie).map(Socket::local);
             self.table.disconnect(cookie).map_err(number)?;
+            let is_there = |was: &Endpoint| {
+                let socket = self.table.socket(cookie);
+                socket.is_some_and(|it| it.local().port == was.port)
+            };
+            // What it asked from its port is nobody's question where that is given up.
+            if !was.as_ref().is_some_and(is_there) {
+                self.datagrams.asks_no_more(slot, cookie);
+                self.datagrams.judged.remove(&cookie);
+            }
             sockets::disconnects(call.fd()?)?;
             self.unlinks(cookie);
             self.is_sought_no_more(cookie);
@@ -342,6 +379,9 @@ impl Mediator {
             && (now.saturating_duration_since(judged.at) < ANSWERS || !guard!("circuits-silent"))
         {
             judged.at = now;
+            if let Some(asked) = self.datagrams.asked.get_mut(&(slot, way)) {
+                asked.at = now;
+            }
             return Ok(Some(judged.to));
         }
         let seen = Seen {
@@ -366,6 +406,13 @@ impl Mediator {
         let judged = self.datagrams.judged.entry(cookie).or_default();
         let new = Judged { to, epoch, at: now };
         judged.insert(way, new);
+        let asked = &mut self.datagrams.asked;
+        let askers = asked.entry((slot, way)).or_insert_with(|| Askers {
+            at: now,
+            cookies: BTreeSet::new(),
+        });
+        askers.at = now;
+        askers.cookies.insert(cookie);
         if judged.len() > ASKED
             && let Some(oldest) = judged
                 .iter()
@@ -373,6 +420,7 @@ impl Mediator {
                 .map(|(way, _)| *way)
         {
             judged.remove(&oldest);
+            unasked(asked, (slot, oldest), cookie);
         }
         // Those that could not answer before may now.
         let unlinked = [&self.datagrams.cut, &self.datagrams.doubted];
@@ -388,9 +436,20 @@ impl Mediator {
         self.datagrams.judged.get(&cookie).map_or(0, BTreeMap::len)
     }
 
+    /// How many ways some are known to have sent.
+    #[cfg(test)]
+    pub(in crate::mediate) fn ways_asked(&self) -> usize {
+        self.datagrams.asked.len()
+    }
+
     /// It has sent nothing for so long that who answers may not.
     #[cfg(test)]
     pub(in crate::mediate) fn falls_silent(&mut self, cookie: u64) {
+        for askers in self.datagrams.asked.values_mut() {
+            if askers.cookies.contains(&cookie) {
+                askers.at = askers.at.checked_sub(ANSWERS).unwrap();
+            }
+        }
         for judged in self
             .datagrams
             .judged
@@ -445,8 +504,11 @@ impl Mediator {
     fn was_asked(&self, to: u32, way: &Way) -> bool {
         let back = back(way);
         // Of those that share a port any may have asked, and another hear the answer.
-        let mut askers = self.table.datagrams_at(to, way.remote.port);
-        askers.any(|asker| self.datagrams.has_asked(asker, &back))
+        let is_there = |cookie| {
+            let asker = self.table.socket(cookie);
+            asker.is_some_and(|it| it.endpoint() == to && it.local().port == back.local.port)
+        };
+        self.table.is_connected(to, &back) || self.datagrams.is_asked(to, &back, is_there)
     }
 
     /// The same, by who is gone. Another that has the port since did not ask.
@@ -459,6 +521,15 @@ impl Mediator {
             let mut gone = self.datagrams.gone.at(to.slot, way.remote.port);
             gone.any(|it| self.datagrams.has_asked(it, &back))
         }) && guard!("circuits-late-answers")
+    }
+}
+
+fn unasked(asked: &mut BTreeMap<(u32, Way), Askers>, of: (u32, Way), cookie: u64) {
+    if let Some(askers) = asked.get_mut(&of) {
+        askers.cookies.remove(&cookie);
+        if askers.cookies.is_empty() {
+            asked.remove(&of);
+        }
     }
 }
 
