@@ -8,7 +8,7 @@ use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -41,6 +41,10 @@ pub struct Receives {
 pub struct Receivers {
     epoll: Option<OwnedFd>,
     waiting: BTreeMap<u16, Receives>,
+    /// When those are over that do not wait for ever: each turn of the loop asks, and most wait.
+    due: BTreeSet<(Instant, u16)>,
+    /// Those of each endpoint.
+    of: BTreeSet<(u32, u16)>,
     /// Where the call of a thread is noted that waits.
     threads: BTreeMap<u32, u16>,
     /// How many each endpoint has.
@@ -105,6 +109,8 @@ impl Receivers {
             fd,
         };
         self.threads.insert(call.thread, note);
+        self.of.insert((slot, note));
+        self.due.extend(until.map(|until| (until, note)));
         self.waiting.insert(note, receives);
         Ok(())
     }
@@ -127,7 +133,7 @@ impl Receivers {
         let Some(epoll) = &self.epoll else {
             return Ok(());
         };
-        for it in self.waiting.values().filter(|it| it.slot == slot) {
+        for it in self.all_of(slot) {
             let data = EventData::new_u64(it.note.into());
             let done = match holds {
                 true if guard!("circuits-receivers-held") => epoll::delete(epoll, &it.fd),
@@ -145,7 +151,14 @@ impl Receivers {
 
     /// Those whose time is over.
     pub fn overdue(&mut self, now: Instant) -> Vec<Receives> {
-        self.take_all(|it| it.until.is_some_and(|until| until <= now))
+        let over = self.due.range(..=(now, u16::MAX));
+        let over: Vec<u16> = over.map(|(_, note)| *note).collect();
+        self.take_all(over)
+    }
+
+    fn all_of(&self, slot: u32) -> impl Iterator<Item = &Receives> {
+        let of = self.of.range((slot, 0)..=(slot, u16::MAX));
+        of.filter_map(|(_, note)| self.waiting.get(note))
     }
 
     /// Those of some that do not wait any more, asked of this at times: of each within about [`LOOK`].
@@ -167,7 +180,7 @@ impl Receivers {
         self.after = some.last().copied().filter(|_| some.len() == SOME);
         let has_ended = |it: &u16| self.waiting.get(it).is_some_and(|it| !waits(it));
         let ended: Vec<u16> = some.into_iter().filter(has_ended).collect();
-        ended.into_iter().filter_map(|it| self.take(it)).collect()
+        self.take_all(ended)
     }
 
     /// How long until the next are asked about.
@@ -178,23 +191,25 @@ impl Receivers {
 
     /// Those of a program.
     pub fn gone(&mut self, program: u32) -> Vec<Receives> {
-        self.take_all(|it| it.program == program)
+        let of = self.waiting.values().filter(|it| it.program == program);
+        let of = of.map(|it| it.note).collect();
+        self.take_all(of)
     }
 
     /// Those of an endpoint that do not wait any more, asked of this at once.
     pub fn ended_of(&mut self, slot: u32, waits: impl Fn(&Receives) -> bool) -> Vec<Receives> {
-        self.take_all(|it| it.slot == slot && !waits(it))
+        let ended = self.all_of(slot).filter(|it| !waits(it));
+        let ended = ended.map(|it| it.note).collect();
+        self.take_all(ended)
     }
 
-    fn take_all(&mut self, is_so: impl Fn(&Receives) -> bool) -> Vec<Receives> {
-        let all = self.waiting.values().filter(|it| is_so(it));
-        let notes: Vec<u16> = all.map(|it| it.note).collect();
+    fn take_all(&mut self, notes: Vec<u16>) -> Vec<Receives> {
         notes.into_iter().filter_map(|it| self.take(it)).collect()
     }
 
     /// How long this process may sleep.
     pub fn sleep(&self, now: Instant) -> Option<Duration> {
-        let until = self.waiting.values().filter_map(|it| it.until).min();
+        let until = self.due.first().map(|(until, _)| *until);
         let left = until.map_or(LOOK, |until| until.saturating_duration_since(now));
         (!self.waiting.is_empty()).then(|| left.min(self.pause()))
     }
@@ -208,6 +223,10 @@ impl Receivers {
     pub fn take(&mut self, note: u16) -> Option<Receives> {
         let receives = self.waiting.remove(&note)?;
         let thread = receives.call.thread;
+        self.of.remove(&(receives.slot, note));
+        if let Some(until) = receives.until {
+            self.due.remove(&(until, note));
+        }
         if self.threads.get(&thread) == Some(&note) {
             self.threads.remove(&thread);
         }
@@ -346,6 +365,37 @@ mod tests {
         }
         assert_eq!(thread, 501);
         assert_eq!(wait(&mut all, thread), Err(Errno::NOBUFS));
+    }
+
+    /// Each turn of the loop asks who is overdue: of those that wait for ever none is looked at.
+    #[test]
+    fn who_merely_waits_is_not_gone_through() {
+        let mut all = Receivers::default();
+        let (quiet, _kept) = UnixDatagram::pair().unwrap();
+        let one = || OwnedFd::from(quiet.try_clone().unwrap());
+        let now = Instant::now();
+        for note in 0..100_u16 {
+            let until = (note < 3).then(|| now + LOOK * u32::from(note));
+            let call = Notification {
+                thread: u32::from(note),
+                ..call(u64::from(note))
+            };
+            let slot = u32::from(note % 2);
+            all.wait(slot, (1, note, call), one(), until).unwrap();
+        }
+        assert_eq!((all.due.len(), all.all_of(1).count()), (3, 50));
+        assert_eq!(ids(all.overdue(now + LOOK)), [0, 1]);
+        all.take(2);
+        assert!(all.due.is_empty());
+        let mut asked = std::cell::Cell::new(0);
+        let waits = |_: &Receives| {
+            asked.set(asked.get() + 1);
+            false
+        };
+        assert_eq!(all.ended_of(1, waits).len(), 49);
+        assert_eq!(*asked.get_mut(), 49);
+        assert_eq!((all.of.len(), all.gone(1).len()), (48, 48));
+        assert!(all.of.is_empty() && all.is_empty());
     }
 
     #[test]
