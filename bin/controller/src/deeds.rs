@@ -178,6 +178,17 @@ pub fn told(entry: &AuditEntry, tenant: &str, tokens: &[String]) -> Option<Audit
         ..entry.clone()
     };
     told.details.retain(|line| concerns(line, tenant));
+    if entry.kind == "circuit-cut" {
+        told.details = entry
+            .details
+            .iter()
+            .filter_map(|it| cut(it, tenant))
+            .collect();
+        // Whose it was is known by its ends: not by the compartment, which others may have a part of.
+        if told.details.is_empty() && !own && guard!("audit-cut") {
+            return None;
+        }
+    }
     if entry.outcome != "done" {
         told.outcome = "not done".into();
     }
@@ -217,6 +228,21 @@ fn is_own_deed(entry: &AuditEntry, tenant: &str) -> bool {
             let object = object.strip_prefix("endpoint ").unwrap_or(object);
             object == tenant && alone || object.split_once('/').is_some_and(|(of, _)| of == tenant)
         }
+    }
+}
+
+/// What a tenant is told of a circuit that was cut ([`described`](crate::circuits::described)): all of one inside of it, else its
+/// own end, and by what it went; `None`: it has none.
+fn cut(line: &str, tenant: &str) -> Option<String> {
+    let (ends, rest) = line.strip_prefix("from ")?.split_once(", ")?;
+    let (from, to) = ends.split_once(" to ")?;
+    let is_own = |end: &str| end.split_once('/').is_some_and(|(of, _)| of == tenant);
+    let by = rest.split_once(", by ").map_or(rest, |(by, _)| by);
+    match [from, to].map(is_own) {
+        [true, true] => Some(line.to_owned()),
+        [true, false] => Some(format!("from {from}, {by}")),
+        [false, true] => Some(format!("to {to}, {by}")),
+        [false, false] => None,
     }
 }
 
@@ -373,6 +399,35 @@ mod tests {
                 "{both}{alone}"
             );
         }
+    }
+
+    #[test]
+    fn of_a_circuit_that_was_cut_a_tenant_is_told_its_own_end() {
+        let entry = |details: &[&str]| AuditEntry {
+            tenants: vec!["red".into(), "blue".into(), "crimson".into()],
+            kind: "circuit-cut".into(),
+            object: "circuit 1-7".into(),
+            details: details.iter().map(|one| (*one).to_owned()).collect(),
+            outcome: "done".into(),
+            ..AuditEntry::default()
+        };
+        let across = entry(&[
+            "from red/web 10.1.1.10:40001 to blue/db 10.2.1.11:6379, tcp, kernel, by rule red/out (hosts.yaml:9) and default",
+        ]);
+        let details = |entry: &AuditEntry, tenant| told(entry, tenant, &[]).map(|it| it.details);
+        let line = |one: &str| Some(vec![one.to_owned()]);
+        let from = "from red/web 10.1.1.10:40001, tcp, kernel";
+        assert_eq!(details(&across, "red"), line(from));
+        let to = "to blue/db 10.2.1.11:6379, tcp, kernel";
+        assert_eq!(details(&across, "blue"), line(to));
+        // It shares the compartment, and has no part in it.
+        assert_eq!(details(&across, "crimson"), None);
+        assert_eq!(told(&across, "blue", &[]).unwrap().object, "");
+        let inside =
+            "from red/web 10.1.1.10:1 to red/db 10.1.1.11:2, tcp, ring, by default and default";
+        assert_eq!(details(&entry(&[inside]), "red"), line(inside));
+        // One that nobody knew.
+        assert_eq!(details(&entry(&[]), "red"), None);
     }
 
     #[test]
