@@ -40,7 +40,23 @@ pub fn list(
         LISTENERS => is_waiting(it),
         _ => has_id(it) && !is_cut(&it.cookie()),
     };
-    for socket in table.all().filter(goes) {
+    // Before a row is made of it, which asks the rules.
+    let is_of = |it: &&Socket| {
+        let leads = || {
+            let remote = it.remote().filter(|_| asked.circuits != LISTENERS)?;
+            let named = table.addresses(asked.slot).contains(&remote.ip);
+            decide::whose(image.filter(|_| named)?, it.endpoint(), remote.ip)
+        };
+        let is_whose = asked.slot == u32::MAX || it.endpoint() == asked.slot;
+        is_whose || leads() == Some(asked.slot) || !guard!("circuits-list-slot")
+    };
+    for socket in table.all().filter(goes).filter(is_of) {
+        // One of its own is counted without.
+        let is_own = asked.slot == u32::MAX || socket.endpoint() == asked.slot;
+        if rows == most && is_own {
+            seen += 1;
+            continue;
+        }
         let row = match asked.circuits {
             LISTENERS => waiting(table, socket),
             _ => counted(row(table, socket, image, now), (counts, now)),
@@ -97,8 +113,16 @@ fn is_waiting(socket: &Socket) -> bool {
     }
 }
 
+#[cfg(test)]
+std::thread_local! {
+    /// Rows that this thread has made: what a listing costs.
+    static MADE: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+}
+
 /// A socket that waits, with what waits at it.
 fn waiting(table: &Table, socket: &Socket) -> Row {
+    #[cfg(test)]
+    MADE.set(MADE.get() + 1);
     let local = socket.local();
     let end = End {
         slot: socket.endpoint(),
@@ -127,6 +151,8 @@ fn waiting(table: &Table, socket: &Socket) -> Row {
 }
 
 fn row(table: &Table, socket: &Socket, image: Option<&CompartmentImage<'_>>, now: u64) -> Row {
+    #[cfg(test)]
+    MADE.set(MADE.get() + 1);
     let (local, remote) = (socket.local(), socket.remote().unwrap_or(socket.local()));
     let (protocol, state) = match socket.kind() {
         Kind::Stream => (TCP, flow::State::Established),
@@ -279,6 +305,51 @@ mod tests {
     use crate::mediate::LIMITS;
     use circuit::{Addresses, Family};
     use image::Aligned;
+
+    /// Who polls what is its own has others' sockets cost a look each, and no question of the rules.
+    #[test]
+    fn of_what_is_not_listed_no_row_is_made() {
+        let image = Aligned::copy_of(&tables().finish().unwrap());
+        let image = CompartmentImage::map(image.as_ref()).unwrap();
+        let all = (0..=OTHER).map(|it| Addresses::new(&[of(it)]).unwrap());
+        let mut table = Table::new(LIMITS, all.collect());
+        for cookie in 1..=40_u64 {
+            // One of each ten leads to NEAR, and is listed as its too.
+            let (from, to) = match cookie % 10 {
+                0 => (WEB, NEAR),
+                1 => (NEAR, WEB),
+                _ => (OTHER, OTHER),
+            };
+            table.create(cookie, from, Family::V4, 0).unwrap();
+            let port = 100 + cookie as u16;
+            let to = Endpoint { ip: of(to), port };
+            let (bytes, length) = circuit::write(Family::V4, to);
+            table.connect_begin(cookie, &bytes[..length], 7).unwrap();
+            table.connected(cookie).unwrap();
+        }
+        let listed = |slot, most, circuits| {
+            let page = shm::sparse_file("listing", bytes_for(64)).unwrap();
+            let asked = ListFlows {
+                compartment: 0,
+                slot,
+                most,
+                circuits,
+            };
+            let before = MADE.get();
+            let counts = BTreeMap::new();
+            let own = page.try_clone().unwrap();
+            list(&table, Some(&image), |_| false, (&counts, 0), &asked, own);
+            let page = Words::map_whole(page).unwrap();
+            let told = [COUNT_AT, SEEN_AT].map(|at| page.load(at));
+            (told, MADE.get() - before)
+        };
+        assert_eq!(listed(NEAR, 64, 1), ([8, 8], 8));
+        assert_eq!(listed(WEB, 64, 1), ([8, 8], 8));
+        assert_eq!(listed(OTHER, 64, 1), ([32, 32], 32));
+        assert_eq!(listed(OTHER, 5, 1), ([5, 32], 5));
+        assert_eq!(listed(u32::MAX, 5, 1), ([5, 40], 5));
+        assert_eq!(listed(NEAR, 64, LISTENERS), ([0, 0], 0));
+    }
 
     /// Of one that is allowed no more the address may be nobody's by now, or another tenant's, or both have it.
     #[test]

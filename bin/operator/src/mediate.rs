@@ -9,6 +9,7 @@ mod cuts;
 mod ended;
 mod gone;
 mod leaves;
+mod listings;
 mod looks;
 mod metered;
 mod proxied;
@@ -41,6 +42,7 @@ use command::verbs::ListFlows;
 use cuts::Hunts;
 use guard::guard;
 use image::{CompartmentImage, MappedCompartment};
+use listings::Listings;
 use notify::{Listener, Notification};
 use rustix::io::Errno;
 use shm::{SealedImage, Words};
@@ -85,6 +87,7 @@ pub struct Mediator {
     sweeps_at: usize,
     /// Who asks for it can have that asked again from then on.
     sweeps_after: Option<Instant>,
+    listings: Listings,
     /// How long the call waits that is attempted, if it does, and what it is told then.
     until: Option<(Instant, Errno)>,
     /// Where it waited, if it did.
@@ -147,6 +150,7 @@ impl Default for Mediator {
             sweeps_at: GROWTH,
             follows: false,
             sweeps_after: None,
+            listings: Listings::default(),
             until: None,
             turn: None,
             live: None,

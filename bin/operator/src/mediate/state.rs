@@ -434,8 +434,9 @@ impl Mediator {
 
     /// Writes a listing of circuits.
     pub fn list(&mut self, asked: &ListFlows, page: OwnedFd) {
-        // What is closed is no circuit any more, which nobody was told of.
-        self.sweep();
+        // What is closed is no circuit any more, which nobody was told of: asked for a tenth of the time, and listed for a
+        // second more at most.
+        self.sweep_at_times();
         let image = self.image.as_ref().map(MappedCompartment::image);
         // What is not found goes on, perhaps.
         let is_cut = |cookie: &u64| self.datagrams.cut.contains(cookie) && !self.is_lost(*cookie);

@@ -197,7 +197,7 @@ impl Operator {
         } else if let Some(body) = message.body::<ListFlows>()
             && let Some(fd) = fd
         {
-            self.mediator.list(&body, fd);
+            self.mediator.wants_list(body, fd);
         } else if let Some(body) = message.body::<CutCircuit>()
             && let Some(fd) = fd
         {

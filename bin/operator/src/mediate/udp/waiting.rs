@@ -23,11 +23,13 @@ impl Mediator {
         let unclaimed = self.is_to_look().then_some(LOOK);
         const SOON: Duration = Duration::from_millis(5);
         let outside = self.outside.is_late().then_some(SOON);
+        let listings = self.listings.due(Instant::now());
         let sleep = receivers
             .into_iter()
             .chain(unclaimed)
             .chain(self.crossings.is_timed().then_some(LOOK))
             .chain(outside)
+            .chain(listings)
             .chain(self.next_timeout())
             .chain(self.rings_sleep())
             .chain(self.hunts_sleep())
@@ -121,6 +123,7 @@ impl Mediator {
         self.outside_tick();
         self.crossings_tick(find);
         self.rings_tick();
+        self.listings_tick();
         if self.datagrams.receivers.is_empty() {
             return;
         }
