@@ -52,7 +52,7 @@ pub(crate) struct Groups {
 }
 
 impl Groups {
-    /// One more; whether it shares what comes.
+    /// One more, which shares what comes, or does not.
     pub(crate) fn insert(&mut self, (hears, cookie, shares): (Hears, u64, bool)) {
         let group = self.all.entry(hears).or_default();
         group.places.insert(cookie, group.members.len());

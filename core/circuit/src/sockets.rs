@@ -90,8 +90,7 @@ impl Keys {
                     port: it.held().then_some(port),
                     listens: matches!(it.state, State::Listening { .. }).then_some(port),
                     name: datagram.then_some(it.name),
-                    hears: Hears::of(it)
-                        .map(|it_hears| (it_hears, it.cookie, it.options.reuse_port())),
+                    hears: Hears::of(it).map(|hears| (hears, it.cookie, it.options.reuse_port())),
                     connected: connected.then(|| (place(it.remote), it.endpoint)),
                     ..Keys::default()
                 }
@@ -395,8 +394,12 @@ impl Sockets {
         rename(&mut self.by_cookie, before.cookie, after.cookie, at);
         rename(&mut self.by_name, before.name, after.name, at);
         if before.hears != after.hears {
-            before.hears.map(|it| self.groups.remove(it));
-            after.hears.map(|it| self.groups.insert(it));
+            if let Some(it) = before.hears {
+                self.groups.remove(it);
+            }
+            if let Some(it) = after.hears {
+                self.groups.insert(it);
+            }
         }
         let ports = [before.port, after.port].map(|key| key.map(slot));
         reenter(&mut self.ports, ports);
