@@ -2,6 +2,11 @@
 #![expect(unsafe_code, reason = "a mapping")]
 
 use crate::record::Record;
+use rustix::fs::{AtFlags, CWD, readlinkat_raw, statat};
+use rustix::io::Errno;
+use std::ffi::CStr;
+use std::fmt::{Arguments, Write};
+use std::mem::MaybeUninit;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
@@ -61,6 +66,61 @@ pub fn parts(own: impl Iterator<Item = &'static Record>) {
 fn places(at: *mut Record) -> &'static AtomicU32 {
     // SAFETY: behind the records there is a page, zeroed, which is aligned.
     unsafe { &*at.byte_add(BYTES).cast::<AtomicU32>() }
+}
+
+/// Whether a process of this number has them mapped, as far as `/proc` tells: that of this PID namespace, of a process that this
+/// one may look at. As far as not: yes.
+pub fn is_mapped_by(pid: u32) -> bool {
+    let from = ARENA.load(Ordering::Acquire) as usize;
+    let here = |of: Arguments| {
+        let to = from + ALL;
+        Name::of(format_args!("/proc/{of}/map_files/{from:x}-{to:x}")).asked()
+    };
+    !is_own_proc()
+        || here(format_args!("self")) != Ok(())
+        || Name::of(format_args!("/proc/{pid}")).asked() != Ok(())
+        || here(format_args!("{pid}")) != Err(Errno::NOENT)
+}
+
+/// Whether `/proc` has the numbers by which this process knows itself and others.
+fn is_own_proc() -> bool {
+    let mut said = [MaybeUninit::uninit(); 16];
+    let Ok((said, _)) = readlinkat_raw(CWD, c"/proc/self", &mut said) else {
+        return false;
+    };
+    let said = std::str::from_utf8(said).ok().and_then(|it| it.parse().ok());
+    said == Some(std::process::id())
+}
+
+/// The name of a file, without an allocation.
+struct Name {
+    bytes: [u8; 80],
+    length: usize,
+}
+
+impl Name {
+    fn of(name: Arguments) -> Name {
+        let (bytes, length) = ([0; 80], 0);
+        let mut all = Name { bytes, length };
+        // What is too long is no name that there is.
+        let _ = all.write_fmt(name);
+        all
+    }
+
+    /// Whether there is such a file, itself: why not.
+    fn asked(&self) -> Result<(), Errno> {
+        let name = CStr::from_bytes_until_nul(&self.bytes).map_err(|_| Errno::NAMETOOLONG)?;
+        statat(CWD, name, AtFlags::SYMLINK_NOFOLLOW).map(drop)
+    }
+}
+
+impl Write for Name {
+    fn write_str(&mut self, some: &str) -> std::fmt::Result {
+        let place = self.bytes.get_mut(self.length..self.length + some.len());
+        place.ok_or(std::fmt::Error)?.copy_from_slice(some.as_bytes());
+        self.length += some.len();
+        Ok(())
+    }
 }
 
 /// A number for one more PID namespace.

@@ -5,7 +5,7 @@ use crate::calls::exported;
 use crate::cancelled::Held;
 use crate::leave::left;
 use crate::real;
-use crate::record::{RING, Record};
+use crate::record::{RESET, RING, Record};
 use crate::{receive, table, waits};
 use libc::{FD_CLOEXEC, O_NONBLOCK, SOCK_STREAM, c_ulong, sockaddr, socklen_t};
 use std::ffi::{c_char, c_int, c_uint};
@@ -136,6 +136,17 @@ exported! {
             }
         }
         fd
+    }
+    getsockopt(fd: c_int, level: c_int, option: c_int, value: *mut std::ffi::c_void, length: *mut socklen_t) -> c_int {
+        let done = real::getsockopt(fd, level, option, value, length);
+        let is_error = (level, option) == (libc::SOL_SOCKET, libc::SO_ERROR);
+        if done == 0 && is_error && *length as usize >= size_of::<c_int>()
+            && value.cast::<c_int>().read_unaligned() == libc::ECONNRESET
+        {
+            // Told by this, once.
+            ring(fd, |record| record.said_all.fetch_or(RESET, Ordering::AcqRel));
+        }
+        done
     }
     setsockopt(fd: c_int, level: c_int, option: c_int, value: *const std::ffi::c_void, length: socklen_t) -> c_int {
         let done = real::setsockopt(fd, level, option, value, length);

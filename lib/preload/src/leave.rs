@@ -154,7 +154,7 @@ fn keeps_options(from: c_int, to: c_int) {
         let at = (&raw mut value).cast();
         // SAFETY: the kernel writes no more than there is room for, and reads as much as it wrote.
         unsafe {
-            if libc::getsockopt(from, libc::SOL_SOCKET, option, at, &raw mut length) == 0 {
+            if real::getsockopt(from, libc::SOL_SOCKET, option, at, &raw mut length) == 0 {
                 real::setsockopt(to, libc::SOL_SOCKET, option, at, length);
             }
         }

@@ -136,7 +136,7 @@ impl Lock {
                 Err(rustix::io::Errno::INTR) => return Err(Refused::Interrupted),
                 _ => continue,
             }
-            if !is_there(held & !WAITED_FOR) && self.holder.load(Ordering::Acquire) == waited {
+            if !is_here(held & !WAITED_FOR) && self.holder.load(Ordering::Acquire) == waited {
                 if self.state.load(Ordering::Acquire) == TORN {
                     return Err(Refused::Broken);
                 }
@@ -210,6 +210,15 @@ pub fn is_there(number: u32) -> bool {
     let pid = rustix::process::Pid::from_raw(number.cast_signed());
     let asked = pid.map(rustix::process::test_kill_process);
     asked != Some(Err(rustix::io::Errno::SRCH)) && !pid.is_some_and(is_over)
+}
+
+/// The same, and whether it has the memory of all records still: who executes another program keeps its number, and who
+/// ended may have left that to another. Who cannot be looked at has.
+pub fn is_here(number: u32) -> bool {
+    let number_here = number & !(PLACES << PLACE_AT);
+    is_there(number)
+        && (number >> PLACE_AT != PLACE.load(Ordering::Relaxed)
+            || crate::arena::is_mapped_by(number_here))
 }
 
 /// Whether it has ended, and nobody has asked how yet. Where no descriptor is to be had, or of one of a process's other

@@ -73,6 +73,7 @@ real! {
     closefrom(first: c_int) -> ();
     epoll_create(size: c_int) -> c_int;
     epoll_create1(flags: c_int) -> c_int;
+    getsockopt(fd: c_int, level: c_int, option: c_int, value: *mut c_void, length: *mut socklen_t) -> c_int;
     setsockopt(fd: c_int, level: c_int, option: c_int, value: *const c_void, length: socklen_t) -> c_int;
     socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int;
     listen(fd: c_int, backlog: c_int) -> c_int;

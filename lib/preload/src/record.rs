@@ -2,7 +2,7 @@
 //! positions are the same for all of them, as a socket's are.
 #![expect(unsafe_code, reason = "a ring that two locks guard")]
 
-use crate::lock::{self, Lock, is_there};
+use crate::lock::{self, Lock, is_here, is_there};
 use crate::users::quietly;
 use crate::{arena, real, table};
 use shm::{CircuitEnd, CircuitReader, CircuitWaker, CircuitWriter, circuit_ends};
@@ -34,7 +34,9 @@ const AFTER: u64 = 128 << 10;
 /// Bytes of a call that a ring is worth it for.
 const WORTH: usize = 4 << 10;
 /// Processes that may have a socket at a time and are known.
-const HOLDERS: usize = 4;
+const HOLDERS: usize = 8;
+/// Of `many`: processes have it that do not say so.
+const UNTOLD: u32 = 1 << 31;
 
 /// Which way a call moves bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +69,7 @@ pub struct Record {
     pub state: AtomicU32,
     /// Processes that have a descriptor of it, by their numbers; 0: none.
     holders: [AtomicU32; HOLDERS],
-    /// There were more than fit.
+    /// How many more there are than fit.
     many: AtomicU32,
     /// Forked processes that have not said who they are yet.
     forked: AtomicU32,
@@ -155,13 +157,13 @@ impl Record {
             pid != own && !is_there(pid) && it.compare_exchange(pid, own, done, not).is_ok()
         };
         if !self.holders.iter().any(free) && !self.holders.iter().any(of_dead) {
-            self.many.store(1, Ordering::Release);
+            self.many.fetch_add(1, Ordering::AcqRel);
         }
     }
 
     /// Processes may have it that are not known.
     pub fn is_many(&self) {
-        self.many.store(1, Ordering::Release);
+        self.many.fetch_or(UNTOLD, Ordering::AcqRel);
     }
 
     /// A process is about to be forked. It would not have the mappings of a ring that is being
@@ -190,7 +192,8 @@ impl Record {
 
     /// This process has it no more, nor its mappings.
     pub fn end(&self) {
-        if self.state.load(Ordering::Acquire) == RING {
+        let state = self.state.load(Ordering::Acquire);
+        if state == RING {
             // SAFETY: begun by `ask`, whose mappings every process that has the record has at the
             // same addresses, by fork. This process reaches it no more. The words that others
             // write meanwhile are not looked at: what is dropped is mappings, which never change.
@@ -198,32 +201,51 @@ impl Record {
                 drop(std::ptr::read(self.writing.get()).assume_init());
                 let mut reading = std::ptr::read(self.reading.get()).assume_init();
                 let ending = std::ptr::read(self.ending.get()).assume_init();
-                // The kernel knows nothing of what lies in the ring.
-                let is_open = self.said_all.load(Ordering::Acquire) == 0;
-                if is_open && self.is_own() && matches!(reading.reader.in_ring(), Ok(1..)) {
+                // The kernel knows nothing of what lies in the ring. Who of two that close at once is the last is known
+                // once both have said that they do.
+                let is_open = self.said_all.load(Ordering::SeqCst) == 0;
+                self.leaves_holders();
+                if is_open && self.is_last() && matches!(reading.reader.in_ring(), Ok(1..)) {
                     ending.says(Says::Unread);
                 }
             }
+        } else {
+            self.leaves_holders();
         }
+        let nobody = |it: &AtomicU32| it.load(Ordering::SeqCst) == 0;
+        if self.is_known() && self.holders.iter().all(nobody) {
+            // Unless it is another socket's by now.
+            let (done, not) = (Ordering::AcqRel, Ordering::Relaxed);
+            let _ = self.state.compare_exchange(state, FREE, done, not);
+        }
+    }
+
+    fn leaves_holders(&self) {
         let own = lock::process();
-        let (done, not) = (Ordering::AcqRel, Ordering::Relaxed);
-        let leaves = |it: &AtomicU32| it.compare_exchange(own, 0, done, not).is_ok();
-        let _ = self.holders.iter().any(leaves);
-        let nobody = |it: &AtomicU32| it.load(Ordering::Acquire) == 0;
-        if self.holders.iter().all(nobody) && nobody(&self.forked) && nobody(&self.many) {
-            self.state.store(FREE, Ordering::Release);
+        let leaves = |it: &AtomicU32| {
+            let done = it.compare_exchange(own, 0, Ordering::SeqCst, Ordering::Relaxed);
+            done.is_ok()
+        };
+        if !self.holders.iter().any(leaves) {
+            let less = |it: u32| (it & !UNTOLD > 0).then(|| it - 1);
+            let (done, not) = (Ordering::SeqCst, Ordering::Relaxed);
+            let _ = self.many.fetch_update(done, not, less);
         }
+    }
+
+    /// Whether nobody has it any more.
+    fn is_last(&self) -> bool {
+        let gone = |it: &AtomicU32| {
+            let pid = it.load(Ordering::SeqCst);
+            pid == 0 || !is_here(pid)
+        };
+        self.is_known() && self.holders.iter().all(gone)
     }
 
     /// Frees it if all processes that had it are dead.
     pub fn reclaim(&self) {
         let state = self.state.load(Ordering::Acquire);
-        let dead = |it: &AtomicU32| {
-            let pid = it.load(Ordering::Acquire);
-            pid == 0 || !is_there(pid)
-        };
-        let begun = state != FREE && state != ASKING;
-        if begun && self.is_known() && self.holders.iter().all(dead) {
+        if state != FREE && state != ASKING && self.is_last() {
             let (done, not) = (Ordering::AcqRel, Ordering::Relaxed);
             let _ = self.state.compare_exchange(state, FREE, done, not);
         }
@@ -350,7 +372,7 @@ impl Record {
             let at = (&raw mut limit).cast();
             // SAFETY: the kernel writes no more than there is room for.
             let done =
-                unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, option, at, &raw mut length) };
+                unsafe { real::getsockopt(fd, libc::SOL_SOCKET, option, at, &raw mut length) };
             if done == 0 {
                 self.limits(option, limit);
             }

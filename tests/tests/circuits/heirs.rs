@@ -3,11 +3,12 @@
 use crate::preload::Rings;
 
 /// The parent's connection is a ring's by then. A child begins to copy into it, or out of it, by way of memory whose second
-/// half is not there: at that it ends, or goes to sleep. Nobody asks how it ended meanwhile.
+/// half is not there: at that it ends, goes to sleep, or is another program from then on. Nobody asks how it ended meanwhile.
 const HEIRS: &str = r#"
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,9 +28,10 @@ static void move(int from, int at) {
 }
 static void hears(int signal) { (void)signal; }
 static void sleeps(int signal) { (void)signal; for (;;) pause(); }
+static void executes(int signal) { (void)signal; execlp("sleep", "sleep", "60", (char *)0); _exit(8); }
 static double now(void) { struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t); return t.tv_sec + t.tv_nsec / 1e9; }
 int main(int n, char **words) {
-    int writes = !strcmp(words[2], "writes"), stands = !strcmp(words[3], "stands");
+    int writes = !strcmp(words[2], "writes"), stands = !strcmp(words[3], "stands"), goes_on = !strcmp(words[3], "executes");
     struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons(7000) };
     inet_pton(AF_INET, words[1], &to.sin_addr);
     int listener = socket(AF_INET, SOCK_STREAM, 0);
@@ -45,11 +47,12 @@ int main(int n, char **words) {
     if (!writes && send(c, some, 2 * HALF, 0) != 2 * HALF) return 1;
     int says[2];
     char byte;
-    pipe(says);
+    pipe2(says, O_CLOEXEC);
     pid_t child = fork();
     if (!child) {
         close(says[0]);
         if (stands) signal(SIGSEGV, sleeps);
+        if (goes_on) signal(SIGSEGV, executes);
         // Or its parent waits for the end of it.
         if (stands) { usleep(1); write(says[1], "b", 1); }
         writes ? send(fd, half, 2 * HALF, 0) : recv(fd, half, 2 * HALF, 0);
@@ -107,6 +110,7 @@ int main(int n, char **words) {
     }
     printf("%s\n", now() - begun > 5 ? "late" : "soon");
     int how;
+    if (goes_on) kill(child, SIGKILL);
     waitpid(child, &how, 0);
     printf("%d\n", WIFSIGNALED(how) ? WTERMSIG(how) : -1);
     return 0;
@@ -130,6 +134,12 @@ fn who_dies_as_it_writes_leaves_the_connection_as_it_was() {
 #[test]
 fn who_dies_as_it_reads_leaves_what_it_read() {
     assert_eq!(said("reads dies"), "32768 right\nsoon\n11\n");
+}
+
+#[test]
+fn who_is_another_program_in_the_midst_of_a_call_leaves_the_connection_as_it_was() {
+    assert_eq!(said("writes executes"), "5 5 hello right\nsoon\n9\n");
+    assert_eq!(said("reads executes"), "32768 right\nsoon\n9\n");
 }
 
 #[test]

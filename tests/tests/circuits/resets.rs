@@ -4,7 +4,7 @@ use crate::library::paired;
 
 /// `s` has written, and `c` is awake and has read some of that.
 const BEGUN: &str = "
-import select
+import select, time
 def finds_nothing(s):
     s.setblocking(False)
     try: print(s.recv(9))
@@ -42,6 +42,39 @@ s, c = begun(); s.shutdown(0); s.shutdown(1); tells('by its own, twice', s)
         "both end end\n99900\none and the other end end\nand closes end end\n\
          says no more, and closes end end\nanswer\nanswers end end\na child does end end\n\
          each its own end end\nby its own end end\nby its own, twice end end\n"
+    );
+}
+
+/// The child's helper has none of its sockets, though it was forked with them.
+#[test]
+fn who_closes_last_resets_whoever_had_the_socket_before() {
+    let said = paired(
+        "last.py",
+        &format!(
+            "{BEGUN}
+def unheard():
+    s, c = begun(); whole(c, 99900); s.send(b'x' * 5000); return s, c
+s, c = unheard()
+helper = os.fork()
+if helper == 0: os.execlp('sleep', 'sleep', '60')
+time.sleep(0.3); c.close(); tells('a helper lives', s); os.kill(helper, 9); os.wait()
+told = []
+for n in range(30):
+    s, c = unheard(); at = time.monotonic() + 0.02
+    child = os.fork()
+    while time.monotonic() < at: pass
+    c.close()
+    if child == 0: os._exit(0)
+    os.wait(); told.append(hears(s) or 'end'); s.close()
+print('both at once', sorted(set(told)))
+s, c = begun(); whole(c, 99900); finds_nothing(c); s.send(b'x'); c.close()
+print('by an option', s.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR), hears(s) or 'end')
+"
+        ),
+    );
+    assert_eq!(
+        said,
+        "a helper lives ConnectionResetError end\nboth at once ['ConnectionResetError']\nby an option 104 end\n"
     );
 }
 
