@@ -367,7 +367,7 @@ mod tests {
         let places = Places::<ALL>::new();
         for n in 1..=ALL {
             let place = places.enter(n * SPAN).unwrap();
-            place.store(n * SPAN | AGED, Ordering::Relaxed);
+            place.store((n * SPAN) | AGED, Ordering::Relaxed);
         }
         let left = || {
             let aged = |it: &&AtomicUsize| it.load(Ordering::Relaxed) & STATES == AGED;

@@ -88,7 +88,9 @@ fn is_own_proc() -> bool {
     let Ok((said, _)) = readlinkat_raw(CWD, c"/proc/self", &mut said) else {
         return false;
     };
-    let said = std::str::from_utf8(said).ok().and_then(|it| it.parse().ok());
+    let said = std::str::from_utf8(said)
+        .ok()
+        .and_then(|it| it.parse().ok());
     said == Some(std::process::id())
 }
 
@@ -117,7 +119,9 @@ impl Name {
 impl Write for Name {
     fn write_str(&mut self, some: &str) -> std::fmt::Result {
         let place = self.bytes.get_mut(self.length..self.length + some.len());
-        place.ok_or(std::fmt::Error)?.copy_from_slice(some.as_bytes());
+        place
+            .ok_or(std::fmt::Error)?
+            .copy_from_slice(some.as_bytes());
         self.length += some.len();
         Ok(())
     }
