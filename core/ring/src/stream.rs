@@ -44,8 +44,6 @@ pub struct StreamConsumer<M> {
     breach: Option<Breach>,
     origin: u64,
     rewinds: bool,
-    /// The position at which the producer's page was looked at last.
-    looked: u64,
 }
 
 impl<M: ProducerMemory> StreamProducer<M> {
@@ -118,15 +116,6 @@ impl<M: ProducerMemory> StreamProducer<M> {
         }
         self.consumed = consumed;
         Ok(self.free())
-    }
-
-    /// The same as far as is known already: where that is a quarter of all at least, and so many bytes, it does not look.
-    pub fn writable_for(&mut self, least: usize) -> Result<usize, Breach> {
-        let known = self.free();
-        match self.breach.is_none() && known >= least.max(self.capacity() / 4) {
-            true => Ok(known),
-            false => self.writable(),
-        }
     }
 
     /// Writes as many of the bytes as there is room for; returns how many. Visible
@@ -285,7 +274,6 @@ impl<M: ConsumerMemory> StreamConsumer<M> {
             breach: None,
             origin: 0,
             rewinds: false,
-            looked: 0,
         }
     }
 
@@ -316,18 +304,7 @@ impl<M: ConsumerMemory> StreamConsumer<M> {
             self.origin = self.memory.load(ProducerWord::Origin);
         }
         self.limit = published;
-        self.looked = self.position;
         Ok(self.limit.wrapping_sub(self.position) as usize)
-    }
-
-    /// The same as far as is known already: where that is much, and some were read since it was looked, it does not look.
-    pub fn readable_as_known(&mut self) -> Result<usize, Breach> {
-        let known = self.known();
-        let is_much = known as u64 >= self.capacity / 64 && self.looked != self.position;
-        match is_much && self.breach.is_none() && known > 0 {
-            true => Ok(known),
-            false => self.readable(),
-        }
     }
 
     /// Copies out as many bytes as there are and fit; returns how many.

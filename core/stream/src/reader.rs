@@ -286,8 +286,8 @@ impl<M: ConsumerMemory> Reader<M> {
         Says::of(self.ring.memory().load(ProducerWord::Ended))
     }
 
-    /// Whether there are bytes in the ring; how many at least: fewer than there are where they are known to be many, and
-    /// some were read since it was looked. Bytes of a spill go before them: none then.
+    /// Whether there are bytes in the ring; how many at least. Bytes of a spill go before
+    /// them: none then.
     ///
     /// # Errors
     /// [`Stop::Peer`].
@@ -296,7 +296,7 @@ impl<M: ConsumerMemory> Reader<M> {
             return Err(stop);
         }
         match self.uses_ring() {
-            true => Ok(self.ring.readable_as_known()?),
+            true => Ok(self.ring.readable()?),
             false => Ok(0),
         }
     }

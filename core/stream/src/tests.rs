@@ -340,10 +340,10 @@ fn a_stream_that_is_waited_for_stays_at_the_start_of_its_memory() {
         assert_eq!(read(&mut reader, &pipe, 99), Ok(bytes.to_vec()));
         assert_eq!(read(&mut reader, &pipe, 99), Err(Stop::Blocked));
         // The same in place.
-        assert!(writer.in_ring(&pipe).unwrap() && writer.reserve(CAPACITY).unwrap() == CAPACITY);
+        assert!(writer.in_ring(&pipe).unwrap() && writer.reserve().unwrap() == CAPACITY);
         assert_eq!(writer.fill(0, &bytes[..5]), 5);
         // What is filled in stays there, however often it is looked for room.
-        assert_eq!(writer.reserve(CAPACITY), Ok(CAPACITY));
+        assert_eq!(writer.reserve(), Ok(CAPACITY));
         assert_eq!(writer.fill(5, &bytes[5..]), 5);
         assert_eq!(writer.commit(&pipe, 10), Ok(()));
         assert_eq!(read(&mut reader, &pipe, 4), Ok(vec![number; 4]));
@@ -646,7 +646,7 @@ proptest! {
                 Act::Step(n) => pipe.step.set(n),
                 Act::Reserve(n) => {
                     if filled == 0 && writer.in_ring(&pipe) == Ok(true) {
-                        let room = writer.reserve(1).unwrap();
+                        let room = writer.reserve().unwrap();
                         filled = writer.fill(0, &numbered(sent, n.min(room)));
                     }
                 }
@@ -677,7 +677,7 @@ proptest! {
             page[word].set(value);
             let _ = writer.write(&pipe, &[7; 50], Full::Spills);
             let _ = writer.arm(1);
-            prop_assert!(writer.reserve(1).unwrap_or(0) <= CAPACITY);
+            prop_assert!(writer.reserve().unwrap_or(0) <= CAPACITY);
             let _ = writer.commit(&pipe, 7);
             let mut out = [0; 300];
             let n = reader.read(&pipe, &mut out).unwrap_or(0);

@@ -193,12 +193,11 @@ impl<M: ProducerMemory> Writer<M> {
     }
 
     /// The same, to be filled in until [`Writer::commit`]: nobody takes the memory away meanwhile. None
-    /// while that is just done: the next bytes go by the socket then, as [`Writer::in_ring`] says. Fewer than there are where
-    /// they are known to be many, and at least so many.
+    /// while that is just done: the next bytes go by the socket then, as [`Writer::in_ring`] says.
     ///
     /// # Errors
     /// [`Stop::Peer`].
-    pub fn reserve(&mut self, least: usize) -> Result<usize, Stop> {
+    pub fn reserve(&mut self) -> Result<usize, Stop> {
         // What was filled in since the last commit stays where it is.
         if self.fills {
             return self.room();
@@ -207,7 +206,7 @@ impl<M: ProducerMemory> Writer<M> {
             return Ok(0);
         }
         self.ring.rewind();
-        let room = self.ring.writable_for(least).map_err(Stop::from);
+        let room = self.room();
         self.fills = room.is_ok_and(|room| room > 0);
         if !self.fills {
             self.leaves();

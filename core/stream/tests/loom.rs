@@ -523,7 +523,7 @@ fn memory_is_given_back_beside_who_writes() {
         for unit in 1..=2 {
             // Filled in, and published later.
             let room = match writer.in_ring(&end) {
-                Ok(true) => writer.reserve(1).unwrap(),
+                Ok(true) => writer.reserve().unwrap(),
                 _ => 0,
             };
             match room {

@@ -273,7 +273,7 @@ impl Circuit {
         // Bound: none; it blocks as a write does.
         while self.way() == Way::Ring {
             let Some(ring) = &mut self.ring else { break };
-            let room = ring.writer.reserve(min).map_err(said)?;
+            let room = ring.writer.reserve().map_err(said)?;
             if room >= min.max(1) {
                 // As long as lies in a row.
                 let room = ring.writer.memory().reach(ring.writer.offset(0), room);

@@ -81,10 +81,10 @@ fn some(
     let line = Line::of(socket, false, &writing.waker);
     let in_ring = writing.writer.in_ring(&line) == Ok(true);
     if in_ring && (blocks || !turn.goes_aside()) {
-        let mut room = writing.writer.reserve(1).map_err(peer)?;
+        let mut room = writing.writer.reserve().map_err(peer)?;
         if room == 0 && blocks && socket.slept.get() < SLEEPS {
             wait_for_room(socket, writing)?;
-            room = writing.writer.reserve(1).map_err(peer)?;
+            room = writing.writer.reserve().map_err(peer)?;
         }
         let place = writing.writer.offset(0);
         // Not over the end: where that lies in a row is this process's alone, and the record all's that share it.

@@ -77,7 +77,7 @@ fn memory_that_nobody_uses_is_given_back_and_used_again() {
     assert_eq!(read(&mut reader, &pipe, 60), Ok(vec![7; 20]));
     assert!(ticks(&mut keeper, &memory) > 0);
     // What is reserved is not taken away, however long it takes.
-    let room = writer.reserve(CAPACITY).unwrap();
+    let room = writer.reserve().unwrap();
     assert_eq!(writer.fill(0, &[8; 30]), 30);
     assert_eq!(room, CAPACITY);
     assert_eq!(ticks(&mut keeper, &memory), 0);
@@ -85,7 +85,7 @@ fn memory_that_nobody_uses_is_given_back_and_used_again() {
     assert_eq!(read(&mut reader, &pipe, 60), Ok(vec![8; 30]));
     assert!(ticks(&mut keeper, &memory) > 0);
     // Who writes instead has given up what it reserved.
-    writer.reserve(1).unwrap();
+    writer.reserve().unwrap();
     assert_eq!(writer.write(&pipe, &[9; 30], Full::Spills), Ok(30));
     assert_eq!(read(&mut reader, &pipe, 60), Ok(vec![9; 30]));
     assert!(ticks(&mut keeper, &memory) > 0);
@@ -100,7 +100,7 @@ fn while_memory_is_given_back_bytes_go_by_the_socket() {
     keeper.tick(&memory);
     assert!(keeper.asked);
     assert_eq!(writer.in_ring(&pipe), Ok(false));
-    assert_eq!(writer.reserve(1), Ok(0));
+    assert_eq!(writer.reserve(), Ok(0));
     for full in [Full::Waits, Full::Spills] {
         assert_eq!(writer.write(&pipe, &[7; 20], full), Ok(20));
     }
