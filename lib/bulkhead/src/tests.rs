@@ -287,6 +287,19 @@ fn who_must_not_block_does_not() {
     assert!(!b.wait_readable(Some(Duration::ZERO)).unwrap());
     a.write_all(b"x").unwrap();
     assert!(b.wait_readable(Some(Duration::ZERO)).unwrap());
+    // What tells of it is there still when it is read.
+    b.read_exact(&mut [0]).unwrap();
+    assert!(!b.wait_readable(Some(Duration::from_millis(20))).unwrap());
+    let writer = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(50));
+        a.write_all(b"y").unwrap();
+        a
+    });
+    assert!(b.wait_readable(None).unwrap());
+    b.read_exact(&mut [0]).unwrap();
+    drop(writer.join().unwrap());
+    assert!(b.wait_readable(None).unwrap());
+    assert_eq!(b.read(&mut [0]).unwrap(), 0);
 }
 
 #[test]
