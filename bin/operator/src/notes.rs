@@ -190,12 +190,6 @@ impl Notes {
         self.words.add(word, n);
     }
 
-    /// What was counted so.
-    #[cfg(test)]
-    pub fn count_of(&self, word: usize) -> u64 {
-        self.words.load(word)
-    }
-
     /// A connection began, by these rules.
     pub fn begun(&mut self, seen: &Seen, rules: [Option<Ruling>; 2]) {
         self.tally.begun(&self.words, seen, rules);

@@ -391,25 +391,11 @@ impl Mediator {
         by_tag.into_iter().flat_map(living).collect()
     }
 
-    /// What is metered is over.
-    pub(super) fn ends_counted(&mut self, cookie: u64) {
-        let is_one = self.table.socket(cookie).is_some_and(is_circuit);
-        let _ = self.table.disconnect(cookie);
-        self.counts_cut(usize::from(is_one));
-    }
-
-    /// So many circuits have ended because they are allowed no more: counted when they have, for who comes to its end before
-    /// that has its successor cut them.
+    /// So many circuits end because they are allowed no more.
     pub(super) fn counts_cut(&self, circuits: usize) {
         if let Some(notes) = &self.notes {
             notes.counts(CUT, circuits as u64);
         }
-    }
-
-    #[cfg(test)]
-    pub(super) fn has_cut(&self) -> u64 {
-        let notes = self.notes.as_ref();
-        notes.map_or(0, |notes| notes.count_of(CUT))
     }
 
     /// Cuts circuits, each by one of its ends; both its programs find it closed. What is not where
@@ -574,10 +560,7 @@ impl Mediator {
         for hunted in [&mut self.hunts.ends, &mut self.hunts.lost] {
             hunted.retain(|_, it| !circuits.contains(&it.began));
         }
-        let mut counted = 0;
         for began in circuits {
-            // By its record: what an operator before this one has cut is not counted once more.
-            counted += usize::from(self.table.socket(*began).is_some_and(is_circuit));
             self.table.link(*began, None);
             let socket = self.table.socket(*began);
             if socket.is_some_and(|socket| end_of(socket) == End::Shut) {
@@ -585,7 +568,6 @@ impl Mediator {
             }
         }
         self.write();
-        self.counts_cut(counted);
     }
 
     /// What is looked for and goes by a meter is over when that ends it, wherever it is: the meter may not have
@@ -599,7 +581,7 @@ impl Mediator {
         let over = metered.take_while(ends);
         let over: BTreeMap<u64, u64> = over.map(|it| (it.socket.cookie(), it.began)).collect();
         for cookie in over.keys() {
-            self.ends_counted(*cookie);
+            let _ = self.table.disconnect(*cookie);
         }
         self.are_cut(&over.values().copied().collect());
         let mut left = self.hunts.ends.values().chain(self.hunts.lost.values());
@@ -609,21 +591,6 @@ impl Mediator {
     /// Whether what is looked for may go by a meter.
     pub(super) fn hunts_metered(&self) -> bool {
         self.hunts.has_metered
-    }
-}
-
-/// Whether it is counted when it is cut: who began it, was let in or came by an agreement, and not what was cut by its id; of UDP
-/// what is linked to somebody.
-pub(super) fn is_circuit(socket: &Socket) -> bool {
-    match socket.kind() {
-        Kind::Stream => {
-            let is_one = socket.is_initiator() || socket.is_let_in() || socket.crossing() != 0;
-            is_one && socket.state() == circuit::State::Connected && !socket.is_condemned()
-        }
-        Kind::Datagram => {
-            let leads = socket.linked().is_some() || socket.carrier() == Carrier::Proxy;
-            socket.way().is_some() && leads
-        }
     }
 }
 

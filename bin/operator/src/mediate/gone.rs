@@ -1,6 +1,5 @@
 //! Circuits that lead to an endpoint or address that is gone, or another's by now: whose they are, and their end.
 
-use super::cuts::is_circuit;
 use super::*;
 
 impl Mediator {
@@ -9,11 +8,10 @@ impl Mediator {
         let (datagrams, streams): (Vec<_>, Vec<_>) =
             gone.partition(|socket| socket.kind() == Kind::Datagram);
         self.cut_all(&datagrams);
-        // Those that are in the table are counted when they are cut.
-        let known = |it: &&circuit::Socket| self.table.socket(it.cookie()).is_some();
-        let forgotten = datagrams.iter().chain(&streams);
-        let forgotten = forgotten.filter(|it| !known(it) && is_circuit(it));
-        self.counts_cut(forgotten.count());
+        let begun = streams
+            .iter()
+            .filter(|it| it.is_initiator() || it.is_let_in());
+        self.counts_cut(begun.count());
         if guard!("circuits-address-gone") {
             let (mut left, metered) = (Vec::new(), self.metered());
             for socket in streams {
@@ -26,7 +24,7 @@ impl Mediator {
                     Some(began) => {
                         self.unclaimed.ends(socket.cookie());
                         for one in [socket.cookie(), began.cookie()] {
-                            self.ends_counted(one);
+                            let _ = self.table.disconnect(one);
                         }
                     }
                     None => left.push((socket.cookie(), ends)),

@@ -1,6 +1,5 @@
 //! What there is: the image, endpoints, sockets that live, and what is written of them to the page.
 
-use super::cuts::is_circuit;
 use super::gone::{joins, who_began, who_waits};
 use super::*;
 use seqpacket::Socket;
@@ -231,9 +230,6 @@ impl Mediator {
         for listener in of.iter().filter(listens) {
             self.empties(listener);
         }
-        // Those too that are looked for, and are forgotten here.
-        let left = of.iter().filter_map(|it| self.table.socket(it.cookie()));
-        self.counts_cut(left.filter(|it| is_circuit(it)).count());
         for socket in &of {
             let _ = self.table.closed(socket.cookie());
         }
@@ -384,24 +380,36 @@ impl Mediator {
         let (let_in, waits) = self.refused_let_in(&image);
         denied.extend(let_in);
         let crossings = self.review_crossings(&image);
+        let closed = self.closed_of(&crossings);
         denied.extend(crossings.into_iter().map(|it| (it.cookie(), vec![it])));
         for (at, token) in waits {
             if guard!("circuits-let-in-waits") && self.table.withdraw(at, token).is_ok() {
                 self.counts_cut(1);
             }
         }
+        self.counts_cut(denied.len() - closed);
         // Wherever its programs have it, what is metered is over.
         denied.retain(|(cookie, _)| {
             let socket = self.table.socket(*cookie).copied();
             let ended = socket.is_some_and(|it| self.end_metered(&it));
             if ended {
-                self.ends_counted(*cookie);
+                let _ = self.table.disconnect(*cookie);
             }
             !ended
         });
         self.cut(denied);
         self.review_datagrams();
         self.write();
+    }
+
+    /// How many of those that came by agreements are closed, which it was not asked for yet: nobody is cut off by their end.
+    fn closed_of(&mut self, crossings: &[circuit::Socket]) -> usize {
+        if crossings.iter().all(|it| it.inode() == 0) {
+            return 0;
+        }
+        let live = self.living_crossings();
+        let closed = |it: &&circuit::Socket| it.inode() != 0 && !live.contains_key(&it.cookie());
+        crossings.iter().filter(closed).count()
     }
 
     /// Connections that proxies let in and that may be no more: those that programs have, and those that wait to be

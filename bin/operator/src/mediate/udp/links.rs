@@ -275,6 +275,7 @@ impl Mediator {
             .filter(|socket| cut.insert(socket.cookie()))
             .copied()
             .collect();
+        self.counts_cut(new.len());
         let cut = new.into_iter().map(|it| (it.cookie(), vec![it]));
         self.cut(cut.collect());
     }
