@@ -15,12 +15,6 @@ type Ports = BTreeSet<(Kind, u32, u16, u16, u32)>;
 /// The same, without the slot.
 type Port = (Kind, u32, u16, u16);
 
-#[cfg(test)]
-std::thread_local! {
-    /// Looks at slots by this thread: what something costs.
-    pub(crate) static LOOKS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
-}
-
 /// Slots: those of sockets first, then those of pending connections.
 #[derive(Debug)]
 pub(crate) struct Sockets {
@@ -137,7 +131,7 @@ impl Sockets {
 
     pub(crate) fn slot(&self, at: u32) -> &Slot {
         #[cfg(test)]
-        LOOKS.set(LOOKS.get() + 1);
+        crate::tests::LOOKS.set(crate::tests::LOOKS.get() + 1);
         let (kind, index) = self.place(at);
         let slot = self.slots.get(kind).and_then(|slots| slots.get(index));
         slot.unwrap_or(&Slot::Empty)

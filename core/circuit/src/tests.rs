@@ -13,6 +13,11 @@ mod states;
 use crate::address::v4;
 use crate::*;
 
+std::thread_local! {
+    /// Looks at slots by this thread: what something costs.
+    pub(crate) static LOOKS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
 const LO4: Ip = v4([127, 0, 0, 1]);
 const LO4B: Ip = v4([127, 0, 0, 2]);
 const ANY4: Ip = v4([0; 4]);

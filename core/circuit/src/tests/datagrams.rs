@@ -351,9 +351,9 @@ fn however_many_share_a_port_one_is_looked_at() {
         table.bind(cookie, &any, true, 0).unwrap();
     }
     let looks = |table: &Table, hash| {
-        let before = crate::sockets::LOOKS.get();
+        let before = crate::tests::LOOKS.get();
         let found = table.find_receiver(0, &way, hash).unwrap();
-        assert!(crate::sockets::LOOKS.get() - before <= 2);
+        assert!(crate::tests::LOOKS.get() - before <= 2);
         found.cookie
     };
     assert_eq!(
