@@ -130,7 +130,7 @@ pub fn run(
             .note("a byte there and back, both sides spinning, cores 0 and 1"),
         match whole {
             Some(whole) => Figure::of("circuits.mem_per_conn_kib", "kib", &whole).note(
-                "all that both programs and the operator are charged for by their control group, the kernel's sockets, files, mappings and page tables with it; of connections by which 4 MiB went each way and were read, idle for five seconds; beside: the programs' own memory and page tables, and those of connections that a few bytes went by",
+                "all that both programs and the operator are charged for by their control group, the kernel's sockets, files, mappings and page tables with it; of connections by which 4 MiB went each way and were read, idle for five seconds while one of them goes on; beside: the programs' own memory and page tables, and those of connections that a few bytes went by",
             ),
             None => Figure::missing("circuits.mem_per_conn_kib", &group.err().unwrap_or_default()),
         }

@@ -175,16 +175,11 @@ fn consumer_word(side: Side, word: ConsumerWord) -> usize {
 
 /// Where so many bytes of a direction lie in a row: in the first of these that has them, else over the end.
 #[inline]
-fn place(
-    [near, data]: [&Mapping; 2],
-    tables: Place,
-    twice: &Twice,
-    at: usize,
-    bytes: usize,
-) -> Option<NonNull<u8>> {
+fn place(near: &Mapping, data: (&Twice, Place), at: usize, bytes: usize) -> Option<NonNull<u8>> {
     near.pointer(at, bytes).or_else(|| {
+        let (twice, tables) = data;
         tables.uses();
-        let found = data.pointer(at, bytes);
+        let found = twice.once.pointer(at, bytes);
         found.or_else(|| twice.pointer(at, bytes))
     })
 }
@@ -226,13 +221,7 @@ impl CircuitWriter {
     /// data begin again. `None`: more than there are, or no more mappings are to be had for what runs over the end.
     #[inline]
     pub fn place(&self, at: usize, bytes: usize) -> Option<NonNull<u8>> {
-        place(
-            [&self.near, &self.data],
-            self.tables,
-            &self.twice,
-            at,
-            bytes,
-        )
+        place(&self.near, (&self.twice, self.tables), at, bytes)
     }
 
     /// How many of so many bytes from `at` on lie in a row, wherever that is.
@@ -348,13 +337,7 @@ impl CircuitReader {
     /// them at any time.
     #[inline]
     pub fn place(&self, at: usize, bytes: usize) -> Option<NonNull<u8>> {
-        place(
-            [&self.near, &self.data],
-            self.tables,
-            &self.twice,
-            at,
-            bytes,
-        )
+        place(&self.near, (&self.twice, self.tables), at, bytes)
     }
 
     /// As [`CircuitWriter::reach`].

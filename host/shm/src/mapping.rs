@@ -376,7 +376,7 @@ impl Deref for WritableMapping {
 /// never do, and a process may have so many mappings. Its address is this process's: who shares the value with others that were
 /// forked (`lib/preload`) never asks for what runs over the end.
 pub(crate) struct Twice {
-    once: Mapping,
+    pub(crate) once: Mapping,
     at: AtomicPtr<u8>,
 }
 

@@ -48,7 +48,7 @@ struct Places<const N: usize> {
 }
 
 /// Where a circuit's data are known, if they are.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 pub(crate) struct Place(Option<&'static AtomicUsize>);
 
 impl Place {
