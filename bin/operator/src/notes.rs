@@ -308,9 +308,14 @@ impl Notes {
         self.free.push(at);
     }
 
+    /// Calls of an endpoint that have no answer yet.
+    pub fn unanswered(&self, slot: u32) -> usize {
+        self.counts.get(&slot).copied().unwrap_or(0)
+    }
+
     /// Whether as many calls of an endpoint wait as may: as many as there is room for others.
     pub fn is_full(&self, slot: u32) -> bool {
-        let has = self.counts.get(&slot).copied().unwrap_or(0);
+        let has = self.unanswered(slot);
         match guard!("circuits-calls-apart") {
             true => has >= self.free.len(),
             false => self.free.is_empty(),

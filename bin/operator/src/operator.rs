@@ -35,6 +35,8 @@ const UNSAID: Duration = Duration::from_millis(1);
 const ANNOUNCED: usize = 64;
 /// Programs that are looked at beside the set.
 const NEAR: usize = 16;
+/// Of an endpoint of which more calls wait none is.
+const CROWD: usize = 32;
 /// Sockets that an endpoint's programs may make, and connections that they may begin or accept, a
 /// second, where the spec says nothing: about as many as there can be.
 const SETUPS: u32 = 50_000;
@@ -203,7 +205,8 @@ impl Operator {
     /// The kernel wakes who waits at a listener on the caller's own processor
     /// (SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP), and who waits at a set wherever it ran
     /// last, if nothing runs there: a sleeping processor's wake-up is several times what a call
-    /// takes. poll(2) hands the kernel's word on, epoll(7) does not.
+    /// takes. poll(2) hands the kernel's word on, epoll(7) does not. But it asks each of them every time, for which the kernel
+    /// goes through all calls that wait there; the set asks who has called.
     fn wait(&self, events: &mut Vec<epoll::Event>) -> Result<[Option<(u32, bool)>; NEAR], Errno> {
         let epoll = self.epoll.as_ref().ok_or(Errno::BADF)?;
         let sleep = self.sleep();
@@ -248,6 +251,26 @@ impl Operator {
             self.near.push_back(number);
         }
         Ok(())
+    }
+
+    /// Where to look at a program that has called, of whose endpoint so many calls have no answer.
+    fn looks_at(&mut self, number: u32, unanswered: usize) -> Result<(), Errno> {
+        match unanswered > CROWD && guard!("circuits-crowd") {
+            true => self.step_back(number),
+            false => self.draw_near(number),
+        }
+    }
+
+    /// Looks at a program by the set alone.
+    fn step_back(&mut self, number: u32) -> Result<(), Errno> {
+        let Some(at) = self.near.iter().position(|near| *near == number) else {
+            return Ok(());
+        };
+        self.near.remove(at);
+        match self.programs.get(&number) {
+            Some((_, listener)) => self.watch(listener, PROGRAM | u64::from(number)),
+            None => Ok(()),
+        }
     }
 
     /// Looks at a program no more, neither by the set nor beside it.
@@ -481,7 +504,7 @@ impl Operator {
         }
         let now = Instant::now();
         self.turns.called(slot, now);
-        self.draw_near(number)?;
+        self.looks_at(number, self.mediator.unanswered(slot))?;
         for spent in others.iter().chain([&own]) {
             self.charge(spent)?;
         }

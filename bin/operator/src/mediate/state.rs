@@ -155,6 +155,12 @@ impl Mediator {
         self.datagrams.receivers.hold(slot, holds)
     }
 
+    /// Calls of an endpoint that have no answer yet.
+    pub fn unanswered(&self, slot: u32) -> usize {
+        let notes = self.notes.as_ref();
+        notes.map_or(0, |notes| notes.unanswered(slot))
+    }
+
     /// An endpoint's calls wait, being too many.
     pub fn delays(&self) {
         if let Some(notes) = &self.notes {

@@ -150,6 +150,13 @@ fn every_program_is_looked_at_once_by_the_set_or_beside_it() {
     }
     assert_eq!(told(&operator), all);
     assert_eq!(operator.near.back(), Some(&1));
+    // Where many calls wait it is by the set.
+    for unanswered in [CROWD + 1, CROWD + 1, CROWD, CROWD + 1, CROWD] {
+        operator.looks_at(2, unanswered).unwrap();
+        let is_near = operator.near.contains(&2);
+        assert_eq!(is_near, unanswered <= CROWD);
+        assert_eq!(told(&operator), all);
+    }
     // Who is forgotten is told of no more, near or not.
     assert!(!operator.near.contains(&count));
     operator.forget(1);
