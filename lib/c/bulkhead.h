@@ -1,4 +1,4 @@
-/* Circuits of Bulkhead for programs in C: docs/circuits.md.
+/* Circuits of Bulkhead for programs in C: docs/circuits-rings.md.
  *
  * A circuit is a connection. To a program that uses this library too, in endpoints of circuits of
  * one tenant, or across an agreement of which both sides ask for it, its bytes go by memory that both

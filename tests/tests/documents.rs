@@ -240,6 +240,7 @@ fn every_command_in_the_documents_is_one() {
         "docs/operating.md",
         "docs/benching.md",
         "docs/circuits.md",
+        "docs/circuits-rings.md",
     ] {
         let document = text(file);
         let mut code = spans(&document);
