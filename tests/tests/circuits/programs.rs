@@ -49,6 +49,29 @@ fn who_runs_as_another_user_is_told_so() {
     assert_eq!(said.out, "/ 65534\n");
 }
 
+/// Who starts programs by hand; a service's log has its program's words alone.
+#[test]
+fn at_a_terminal_root_is_told_whose_files_its_program_has() {
+    let scene = Scene::of(OPEN);
+    let told = |arguments: &[&str], terminal: bool| {
+        let run = scene.command_of("app", arguments, "echo runs");
+        let mut command = Command::new("timeout");
+        command.arg("20");
+        if terminal {
+            let by = "import pty, sys; sys.exit(pty.spawn(sys.argv[1:]) >> 8)";
+            command.args(["python3", "-c", by]);
+        }
+        command.arg(run.get_program()).args(run.get_args());
+        let said = scene.run(command);
+        assert!(said.ok() && said.out.contains("runs"), "{said:?}");
+        format!("{}{}", said.out, said.err).contains("--user root")
+    };
+    assert!(told(&[], true));
+    assert!(!told(&[], false));
+    assert!(!told(&["--user", "root"], true));
+    assert!(!told(&["--user", "nobody"], true));
+}
+
 /// What is sent to `bulkhead run` is for its program, which is of the same group and has by itself what a terminal sends.
 #[test]
 fn a_program_has_each_signal_once() {

@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use rustix::process::{Signal, pidfd_send_signal};
 use seqpacket::Socket;
 use std::ffi::OsString;
+use std::io::IsTerminal;
 use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::process::ExitStatusExt;
@@ -54,6 +55,9 @@ pub async fn run(run: &Run, api: &Path) -> Result<Exit, Trouble> {
     };
     let user = run.user.as_deref().map(user).transpose()?;
     let (user, known_as) = user.unzip();
+    if user.is_none() && rustix::process::getuid().is_root() && std::io::stderr().is_terminal() {
+        eprintln!("{AS_ROOT}");
+    }
     let mut environment: Vec<Variable> = known_as.unwrap_or_default();
     if run.rings {
         environment.push(library_of_rings()?);
@@ -224,6 +228,9 @@ fn met(path: &Path) -> Result<(Socket, Circuits), Trouble> {
     }
     Ok((socket, circuits))
 }
+
+/// Whoever starts programs by hand may not know it; a service's log is its program's.
+const AS_ROOT: &str = "bulkhead: without --user this program is the host's root toward files (--user root says that it is meant)";
 
 /// Whose the supervisor says that programs' user namespaces are to be: who answers at the socket may be the tenant's.
 fn owner_beside(path: &Path) -> Result<u32, Trouble> {
