@@ -82,7 +82,37 @@ unsafe fn parts<'a>(parts: *const iovec, n: usize) -> Option<&'a [iovec]> {
         return Some(&[]);
     }
     // SAFETY: the caller's promise.
-    Some(unsafe { std::slice::from_raw_parts(parts, n) })
+    let parts = unsafe { std::slice::from_raw_parts(parts, n) };
+    let more = |all: isize, it: &iovec| all.checked_add(it.iov_len.try_into().ok()?);
+    parts.iter().try_fold(0, more).map(|_| parts)
+}
+
+/// No part.
+pub const EMPTY: iovec = iovec {
+    iov_base: std::ptr::null_mut(),
+    iov_len: 0,
+};
+
+/// As many bytes as the kernel moves in a call (MAX_RW_COUNT), of these parts; `one` has room for a part of one.
+pub fn within<'a>(parts: &'a [iovec], one: &'a mut [iovec; 1]) -> &'a [iovec] {
+    const MOST: usize = 0x7fff_f000;
+    let mut all = 0;
+    for (n, part) in parts.iter().enumerate() {
+        if part.iov_len <= MOST - all {
+            all += part.iov_len;
+            continue;
+        }
+        if all > 0 {
+            return parts.get(..n).unwrap_or_default();
+        }
+        let iov_base = part.iov_base;
+        *one = [iovec {
+            iov_base,
+            iov_len: MOST,
+        }];
+        return one;
+    }
+    parts
 }
 
 /// What `recv` with these flags does to the count of plain bytes, and whether a ring knows them.
@@ -226,7 +256,7 @@ exported! {
                 return Some(fail(libc::EOPNOTSUPP));
             }
             let Some(message) = message.as_ref() else { return Some(fail(libc::EFAULT)) };
-            if !message.msg_control.is_null() && message.msg_controllen > 0 {
+            if passed(message).next().is_some() {
                 return Some(fail(libc::EPERM));
             }
             let Some(list) = parts(message.msg_iov, message.msg_iovlen) else { return Some(fail(libc::EMSGSIZE)) };
@@ -282,7 +312,8 @@ exported! {
         let by_ring = |record: &Record| {
             let offset = if at.is_null() { libc::lseek(from, 0, libc::SEEK_CUR) } else { *at };
             if offset < 0 {
-                return Some(fail(libc::EINVAL));
+                let is_none = at.is_null() && real::errno() == libc::EBADF;
+                return Some(fail(if is_none { libc::EBADF } else { libc::EINVAL }));
             }
             let went = moves::send_file(record, out, from, offset, n.min(0x7fff_f000))?;
             if went > 0 && at.is_null() {
@@ -313,23 +344,37 @@ exported! {
 unsafe fn leaves_passed(message: *const msghdr) -> bool {
     // SAFETY: the caller's promise: a message for `sendmsg`, whose control bytes are as it says.
     unsafe {
-        if message.is_null() || (*message).msg_control.is_null() {
-            return true;
-        }
-        let mut at: *const cmsghdr = libc::CMSG_FIRSTHDR(message);
-        while !at.is_null() {
-            let head = &*at;
-            if head.cmsg_level == libc::SOL_SOCKET && head.cmsg_type == libc::SCM_RIGHTS {
-                let bytes = head.cmsg_len.saturating_sub(libc::CMSG_LEN(0) as usize);
-                let fds = libc::CMSG_DATA(at).cast::<c_int>();
-                for n in 0..bytes / size_of::<c_int>() {
-                    if !left(fds.add(n).read_unaligned()) {
-                        return false;
-                    }
-                }
-            }
-            at = libc::CMSG_NXTHDR(message, at);
-        }
-        true
+        message
+            .as_ref()
+            .is_none_or(|message| passed(message).all(left))
     }
+}
+
+/// Descriptors that a message passes to somebody else.
+///
+/// # Safety
+/// Its control bytes are as it says.
+unsafe fn passed(message: &msghdr) -> impl Iterator<Item = c_int> {
+    let there = |at: *mut cmsghdr| (!at.is_null()).then_some(at);
+    let is_none = message.msg_control.is_null();
+    // SAFETY: the caller's promise.
+    let first = (!is_none).then(|| unsafe { libc::CMSG_FIRSTHDR(message) });
+    let all = std::iter::successors(first.and_then(there), move |at| {
+        // SAFETY: the caller's promise; each lies behind the one before, in those bytes.
+        there(unsafe { libc::CMSG_NXTHDR(message, *at) })
+    });
+    let end = (message.msg_control as usize).saturating_add(message.msg_controllen);
+    all.flat_map(move |at| {
+        // SAFETY: a whole head is there; what is behind it is not looked at.
+        let (head, from) = unsafe { (&*at, libc::CMSG_DATA(at).cast::<c_int>()) };
+        let passes = head.cmsg_level == libc::SOL_SOCKET && head.cmsg_type == libc::SCM_RIGHTS;
+        let said = (at as usize).saturating_add(head.cmsg_len).min(end);
+        let bytes = if passes {
+            said.saturating_sub(from as usize)
+        } else {
+            0
+        };
+        // SAFETY: so many are there.
+        (0..bytes / size_of::<c_int>()).map(move |n| unsafe { from.add(n).read_unaligned() })
+    })
 }

@@ -45,17 +45,30 @@ fn ring<T>(fd: c_int, with: impl FnOnce(&Record) -> T) -> Option<T> {
     answer
 }
 
-/// A copy of a descriptor at a number: `kernel` makes one, with the flag to close on exec as it is
+/// A copy of a descriptor at a number, which programs that are executed take for theirs up to 2: `kernel` makes one, with the flag to close on exec as it is
 /// told, and answers its number. `closes`: as the program asked for.
 fn copied(fd: c_int, closes: bool, kernel: impl FnOnce(bool) -> c_int) -> c_int {
     let Some(record) = table::hold(fd) else {
         return kernel(closes);
     };
     let is_ring = is_ring(record);
-    let number = kernel(closes || is_ring);
+    let mut number = kernel(closes || is_ring);
     if number >= 0 && number != fd {
         table::forget(number);
         table::share(number, record, is_ring && !closes);
+        if table::has_left(fd, record) {
+            // As it was copied: that may be of what it was before.
+            // SAFETY: numbers of this process.
+            unsafe { real::dup3(fd, number, if closes { libc::O_CLOEXEC } else { 0 }) };
+            table::leaves(number, record);
+        }
+        if (0..=2).contains(&number) && !left(number) {
+            let errno = real::errno();
+            table::forget(number);
+            real::shut(number);
+            real::set_errno(errno);
+            number = -1;
+        }
     }
     table::put(record);
     number
@@ -192,6 +205,8 @@ exported! {
         let fails = first > last || flags.cast_unsigned() & !KNOWN != 0;
         if !fails && flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0 {
             table::followed(first, last).for_each(table::forget);
+        } else if !fails {
+            table::followed(first, last).for_each(|fd| table::hands_on(fd, false));
         }
         real::close_range(first, last, flags)
     }

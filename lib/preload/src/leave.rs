@@ -58,9 +58,6 @@ fn alone(record: &Record, fd: c_int) -> Result<(), c_int> {
                 table::copy(fd, record);
             }
             done = relay(record, fd);
-            if done.is_ok() {
-                table::leaves(fd, record);
-            }
         }
         record.read_lock.give();
     }
@@ -107,22 +104,34 @@ fn relay(record: &Record, fd: c_int) -> Result<(), c_int> {
     if !carried {
         record.forks_not();
     }
-    let handed_on = table::is_handed_on(fd);
-    let flags = if handed_on { 0 } else { libc::O_CLOEXEC };
-    // SAFETY: numbers of this process.
+    if carried {
+        takes_places(record, theirs);
+    }
+    // SAFETY: what was just made.
     unsafe {
-        // It may be closed, and another's, by now.
-        if carried && table::is_of(fd, record) {
-            let watched = Watched::take_out(fd);
-            real::dup3(theirs, fd, flags);
-            watched.put_in(fd);
-        }
         real::close(theirs);
         real::close(mine);
     }
     match carried {
         true => Ok(()),
         false => Err(libc::EAGAIN),
+    }
+}
+
+/// The pair's end is at each number by which this process has the circuit from now on, as a program means them: were one left, or
+/// carried by another process, what comes would go to the one or the other.
+fn takes_places(record: &Record, end: c_int) {
+    // Twice, for those that were made meanwhile: who makes one later sees that what it copies has left.
+    for _ in 0..2 {
+        for fd in table::numbers(record) {
+            let handed_on = table::is_handed_on(fd);
+            let flags = if handed_on { 0 } else { libc::O_CLOEXEC };
+            let watched = Watched::take_out(fd);
+            // SAFETY: numbers of this process. It may be closed, and another's, by now: who does that says so first.
+            unsafe { real::dup3(end, fd, flags) };
+            watched.put_in(fd);
+            table::leaves(fd, record);
+        }
     }
 }
 

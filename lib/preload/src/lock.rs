@@ -221,13 +221,20 @@ pub fn is_here(number: u32) -> bool {
             || crate::arena::is_mapped_by(number_here))
 }
 
-/// Whether it has ended, and nobody has asked how yet. Where no descriptor is to be had, or of one of a process's other
-/// threads, of which nothing is left once they end: no.
+/// Whether it has ended, and nobody has asked how yet. Of one of a process's other threads, of which nothing is left once they
+/// end: no; so of another's child, where no descriptor is to be had.
 fn is_over(pid: rustix::process::Pid) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    use rustix::process::{PidfdFlags, pidfd_open};
-    pidfd_open(pid, PidfdFlags::empty()).is_ok_and(|it| {
-        let mut one = [PollFd::new(&it, PollFlags::IN)];
-        poll(&mut one, Some(&Timespec::default())).is_ok_and(|ended| ended > 0)
-    })
+    use rustix::process::{PidfdFlags, WaitId, WaitIdOptions, pidfd_open, waitid};
+    match pidfd_open(pid, PidfdFlags::empty()) {
+        Ok(it) => {
+            let mut one = [PollFd::new(&it, PollFlags::IN)];
+            poll(&mut one, Some(&Timespec::default())).is_ok_and(|ended| ended > 0)
+        }
+        Err(_) => {
+            // It stays to be waited for.
+            let how = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+            matches!(waitid(WaitId::Pid(pid), how), Ok(Some(_)))
+        }
+    }
 }

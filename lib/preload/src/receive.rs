@@ -1,6 +1,7 @@
 //! Reading by the ring.
 #![expect(unsafe_code, reason = "memory that a program points to")]
 
+use crate::calls::{EMPTY, within};
 use crate::cancelled::Taken;
 use crate::line::Line;
 use crate::real::{self, fail};
@@ -34,6 +35,8 @@ pub unsafe fn receive(
     flags: c_int,
 ) -> Option<ssize_t> {
     let (socket, blocks) = (Socket::of(fd, record), blocks(record, flags));
+    let mut one = [EMPTY];
+    let parts = within(parts, &mut one);
     let all: usize = parts.iter().map(|part| part.iov_len).sum();
     let mut done = 0;
     if all == 0 {

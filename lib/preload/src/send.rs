@@ -1,6 +1,7 @@
 //! Writing by the ring.
 #![expect(unsafe_code, reason = "bytes that a program points to")]
 
+use crate::calls::{EMPTY, within};
 use crate::cancelled::Taken;
 use crate::line::Line;
 use crate::lock::Refused;
@@ -38,6 +39,8 @@ pub fn blocks(record: &Record, flags: c_int) -> bool {
 /// The parts are of readable memory; the record is a ring's.
 pub unsafe fn send(record: &Record, fd: c_int, parts: &[iovec], flags: c_int) -> Option<ssize_t> {
     let (socket, blocks) = (Socket::of(fd, record), blocks(record, flags));
+    let mut one = [EMPTY];
+    let parts = within(parts, &mut one);
     let (mut done, mut error) = (0, WAITS);
     let mut turn = Turn::default();
     // Bound: none where it blocks; where it does not it never waits.

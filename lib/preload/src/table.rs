@@ -6,6 +6,7 @@ use crate::cancelled::kept;
 use crate::record::{PLAIN, Record};
 use crate::users::is_alone;
 use crate::{log, real};
+use std::cell::Cell;
 use std::ffi::c_int;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
@@ -28,10 +29,17 @@ static TABLE: [AtomicU32; FDS] = [const { AtomicU32::new(0) }; FDS];
 static HELD: [AtomicU32; RECORDS + 1] = [const { AtomicU32::new(0) }; RECORDS + 1];
 /// Of each record, this library's own copy of a descriptor; 0: none, and less: there is to be none.
 static COPY_OF: [AtomicI32; RECORDS + 1] = [const { AtomicI32::new(0) }; RECORDS + 1];
+/// Of an entry of [`HELD`]: it was before a fork.
+const WAS: u32 = 1 << 31;
 /// How many there are.
 static COPIED: AtomicU32 = AtomicU32::new(0);
 /// No higher descriptor was ever followed.
 static HIGHEST: AtomicU32 = AtomicU32::new(0);
+
+thread_local! {
+    /// Calls of this thread that hold a record: one, and those of handlers that interrupt it.
+    static CALLS: Cell<u32> = const { Cell::new(0) };
+}
 
 fn entry(fd: c_int) -> Option<&'static AtomicU32> {
     TABLE.get(usize::try_from(fd).ok()?)
@@ -63,9 +71,10 @@ pub fn hold(fd: c_int) -> Option<&'static Record> {
         }
         let record = arena::record(number)?;
         if entry.load(Ordering::Acquire) & !HANDED_ON == number {
+            CALLS.set(CALLS.get() + 1);
             return Some(record);
         }
-        put(record);
+        release(record);
     }
 }
 
@@ -86,6 +95,12 @@ pub fn has_left(fd: c_int, record: &Record) -> bool {
 /// Gives it back.
 #[inline]
 pub fn put(record: &Record) {
+    CALLS.set(CALLS.get().saturating_sub(1));
+    release(record);
+}
+
+/// A descriptor, or a call, has it no more.
+fn release(record: &Record) {
     if held(record.number()).is_some_and(|it| it.fetch_sub(1, Ordering::AcqRel) == 1) {
         uncopy(record.number());
         kept(|| log::say(record));
@@ -181,7 +196,7 @@ pub fn share(fd: c_int, record: &Record, handed_on: bool) {
     if entry(fd).is_none() {
         // It is read and written as it is: only plain bytes may be there.
         record.stay();
-        put(record);
+        release(record);
         return;
     }
     set(fd, record.number() | if handed_on { HANDED_ON } else { 0 });
@@ -206,7 +221,7 @@ pub fn forget(fd: c_int) {
             taken_back(number & !COPY, fd);
         }
         if let Some(record) = arena::record(number) {
-            put(record);
+            release(record);
         }
     }
 }
@@ -219,9 +234,14 @@ pub fn leaves(fd: c_int, record: &Record) {
         let is = |it: u32| (it & !HANDED_ON == number).then_some(LEFT | number);
         let (done, not) = (Ordering::AcqRel, Ordering::Relaxed);
         if entry.fetch_update(done, not, is).is_ok() {
-            put(record);
+            release(record);
         }
     }
+}
+
+/// All numbers by which this process has it.
+pub fn numbers(record: &Record) -> impl Iterator<Item = c_int> {
+    followed(0, u32::MAX).filter(|fd| is_of(*fd, record))
 }
 
 /// The highest descriptor that was followed.
@@ -261,11 +281,8 @@ pub fn hands_on(fd: c_int, does: bool) {
 /// All descriptors of a record close when another program is executed: it would know nothing of
 /// the ring, and read and write its doorbell.
 pub fn closes_on_exec(record: &Record) {
-    let number = record.number();
-    for fd in followed(0, u32::MAX) {
-        if entry(fd).is_some_and(|it| it.load(Ordering::Acquire) & !HANDED_ON == number) {
-            hands_on(fd, !crate::descriptors::close_on_exec(fd));
-        }
+    for fd in numbers(record) {
+        hands_on(fd, !crate::descriptors::close_on_exec(fd));
     }
 }
 
@@ -301,14 +318,40 @@ pub fn uncopies() {
 /// This process was.
 pub fn is_forked() {
     uncopies();
-    // What calls of the other's threads hold is never given back here, and would keep a copy, and so the connection, open.
+    if HIGHEST.load(Ordering::Acquire) == 0 {
+        return;
+    }
+    own().for_each(Record::is_forked);
+    if CALLS.get() == 0 {
+        recount();
+        return;
+    }
+    // By a handler, in the midst of a call that goes on here too. What calls of the other's threads hold nobody can tell from
+    // what it holds, and is never given back: it would keep a copy, and so the connection, open.
     for (place, held) in COPY_OF.iter().zip(&HELD) {
         if held.load(Ordering::Acquire) > 0 {
             place.store(-1, Ordering::Release);
         }
     }
-    if HIGHEST.load(Ordering::Acquire) > 0 {
-        own().for_each(Record::is_forked);
+}
+
+/// In a process that was forked, which no calls but this thread's go on in, and that has none: what others held is nobody's.
+fn recount() {
+    for held in HELD.iter().filter(|it| it.load(Ordering::Acquire) > 0) {
+        held.store(WAS, Ordering::Release);
+    }
+    for fd in followed(0, u32::MAX) {
+        let number = entry(fd).map_or(0, |it| it.load(Ordering::Acquire) & !HANDED_ON);
+        if let Some(held) = held(number).filter(|it| it.load(Ordering::Acquire) > 0) {
+            held.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+    for (number, held) in (0..).zip(&HELD) {
+        if held.fetch_and(!WAS, Ordering::AcqRel) == WAS
+            && let Some(record) = arena::record(number)
+        {
+            record.end();
+        }
     }
 }
 

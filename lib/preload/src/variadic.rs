@@ -119,6 +119,8 @@ extern "C" fn before_syscall(
         libc::SYS_epoll_ctl if second != c_long::from(libc::EPOLL_CTL_DEL) => {
             crate::waits::watches(c_int::try_from(third).unwrap_or(-1));
         }
+        // Of this process, perhaps.
+        libc::SYS_pidfd_getfd if !leaves(second) => return fails as *mut c_void,
         libc::SYS_splice if !(leaves(first) && leaves(third)) => return fails as *mut c_void,
         _ => {}
     }

@@ -14,6 +14,7 @@ const HEIRS: &str = r#"
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/wait.h>
@@ -61,6 +62,14 @@ int main(int n, char **words) {
     close(says[1]);
     read(says[0], &byte, 1);
     if (stands) usleep(300000);
+    struct rlimit many, few;
+    getrlimit(RLIMIT_NOFILE, &many);
+    few = (struct rlimit){ 64, many.rlim_max };
+    if (n > 4) {
+        // No descriptor is to be had meanwhile.
+        setrlimit(RLIMIT_NOFILE, &few);
+        while (dup(2) >= 0) {}
+    }
     double begun = now();
     if (stands) {
         // By its time, by a signal, and at once.
@@ -109,6 +118,7 @@ int main(int n, char **words) {
         printf("%d %s\n", all, memcmp(some, came, 2 * HALF) ? "wrong" : "right");
     }
     printf("%s\n", now() - begun > 5 ? "late" : "soon");
+    setrlimit(RLIMIT_NOFILE, &many);
     int how;
     if (goes_on) kill(child, SIGKILL);
     waitpid(child, &how, 0);
@@ -134,6 +144,12 @@ fn who_dies_as_it_writes_leaves_the_connection_as_it_was() {
 #[test]
 fn who_dies_as_it_reads_leaves_what_it_read() {
     assert_eq!(said("reads dies"), "32768 right\nsoon\n11\n");
+}
+
+#[test]
+fn that_a_child_died_is_seen_without_a_descriptor_to_be_had() {
+    assert_eq!(said("writes dies poor"), "5 5 hello right\nsoon\n11\n");
+    assert_eq!(said("reads dies poor"), "32768 right\nsoon\n11\n");
 }
 
 #[test]

@@ -4,6 +4,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/close_range.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdint.h>
@@ -12,6 +13,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
@@ -77,6 +79,68 @@ static int asked(const char *what) {
     if (write(fd, wish, 24) != 24) printf("no wish\n");
     warm(fd, 1);
     return fd;
+}
+// Several numbers of one connection, which go on as one: what they are for takes all from the ring.
+static void copies(void) {
+    // By two descriptors: one for each direction, each with buffers of its own.
+    int fd = asked("echo");
+    int other = dup(fd);
+    struct timeval limit = {20, 0};
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    FILE *reads = fdopen(fd, "r"), *writes = fdopen(other, "w");
+    size_t back = 0;
+    for (int turn = 0; turn < 64; turn++) {
+        memset(large, 'a' + turn % 23, 4096);
+        fwrite(large, 1, 4096, writes);
+        fflush(writes);
+        back += fread(large + 4096, 1, 4096, reads);
+        if (memcmp(large, large + 4096, 4096)) break;
+    }
+    printf("files: %zu\n", back);
+    fclose(reads);
+    fclose(writes);
+
+    // At the lowest number that is free, which an executed program takes for its input.
+    fd = asked("echo");
+    printf("copied: ");
+    fflush(stdout);
+    if (fork() == 0) {
+        close(0);
+        int at = dup(fd);
+        if (at == 0) close(0);
+        fprintf(stderr, "to %d and to %d, ", at, fcntl(fd, F_DUPFD, 0));
+        write(fd, "a line\n", 7);
+        execlp("sh", "sh", "-c", "read line; echo \"$line\" >&2", NULL);
+    }
+    close(fd);
+    wait(NULL);
+
+    // By the number that it has in this process.
+    fd = asked("echo");
+    int self = (int)syscall(SYS_pidfd_open, getpid(), 0);
+    int copy = (int)syscall(SYS_pidfd_getfd, self, fd, 0);
+    write(copy, "taken", 5);
+    char some[9];
+    ssize_t n = recv(copy, some, 5, MSG_WAITALL);
+    printf("taken: %s %.5s\n", said(n), some);
+    close(copy);
+    close(self);
+
+    // What a message says beside its bytes; that it closes on exec.
+    int class = 16;
+    struct iovec part = {"x", 1};
+    char control[CMSG_SPACE(sizeof class)];
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    struct cmsghdr *head = CMSG_FIRSTHDR(&message);
+    *head = (struct cmsghdr){.cmsg_level = IPPROTO_IP, .cmsg_type = IP_TOS, .cmsg_len = CMSG_LEN(sizeof class)};
+    memcpy(CMSG_DATA(head), &class, sizeof class);
+    close(fd);
+    fd = asked("echo");
+    n = sendmsg(fd, &message, 0);
+    int before = fcntl(fd, F_GETFD);
+    close_range((unsigned)fd, (unsigned)fd, CLOSE_RANGE_CLOEXEC);
+    printf("beside: %s %d %d\n", said(n), before, fcntl(fd, F_GETFD));
+    close(fd);
 }
 static void asks(void) {
     struct timespec from;
@@ -251,6 +315,8 @@ static void asks(void) {
     }
     close(fd);
     wait(NULL);
+
+    copies();
 
     fd = asked("echo");
     printf("spliced: ");

@@ -4,7 +4,7 @@ use crate::library::paired;
 
 /// `s` has written, and `c` is awake and has read some of that.
 const BEGUN: &str = "
-import select, time
+import select, threading, time
 def finds_nothing(s):
     s.setblocking(False)
     try: print(s.recv(9))
@@ -67,6 +67,11 @@ for n in range(30):
     if child == 0: os._exit(0)
     os.wait(); told.append(hears(s) or 'end'); s.close()
 print('both at once', sorted(set(told)))
+s, c = begun(); whole(c, 99900)
+reads = threading.Thread(target=c.recv, args=(100,)); reads.start(); time.sleep(0.2)
+child = os.fork()
+if child == 0: c.close(); s.close(); time.sleep(60); os._exit(0)
+time.sleep(0.2); s.send(b'x' * 5000); reads.join(); c.close(); tells('it forks as a thread reads', s); os.kill(child, 9); os.wait()
 s, c = begun(); whole(c, 99900); finds_nothing(c); s.send(b'x'); c.close()
 print('by an option', s.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR), hears(s) or 'end')
 "
@@ -74,7 +79,7 @@ print('by an option', s.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR), hears(s)
     );
     assert_eq!(
         said,
-        "a helper lives ConnectionResetError end\nboth at once ['ConnectionResetError']\nby an option 104 end\n"
+        "a helper lives ConnectionResetError end\nboth at once ['ConnectionResetError']\nit forks as a thread reads ConnectionResetError end\nby an option 104 end\n"
     );
 }
 
