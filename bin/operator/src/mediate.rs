@@ -434,8 +434,19 @@ impl Mediator {
                 let own = self.asked.as_ref().map_or(0, |(own, _)| *own);
                 // A signal has it begin anew, and as TCP's it waits no longer for that: where its program has no time of
                 // its own, for else it is told of the signal.
-                if let Some((key, ended)) = self.waits.ended_by(&call) {
+                let ended = self.waits.ended_by(&call);
+                if let Some((_, ended)) = &ended {
                     self.done_with(ended.note);
+                }
+                let told = ended
+                    .as_ref()
+                    .is_some_and(|(_, ended)| ended.ends_by_signal(&call));
+                if told && guard!("circuits-limited-signal") {
+                    self.done_with(note);
+                    let _ = listener.answer(call.id, Err(Errno::INTR));
+                    return;
+                }
+                if let Some((key, ended)) = ended {
                     let gives_up = |it: &(Instant, Errno)| it.1 == Errno::TIMEDOUT;
                     let is_same =
                         own != 0 && ended.own == own && until.as_ref().is_some_and(gives_up);

@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 
 /// A connect is answered within seven seconds, by who is well.
 const PATIENCE: Duration = Duration::from_secs(15);
+/// Ports that are tried for a connect.
+const PORTS: u32 = 32;
 
 /// The proxies, and what they were asked.
 #[derive(Default)]
@@ -23,6 +25,8 @@ pub struct Relays {
     links: BTreeMap<u32, Socket>,
     /// Connects, by their sockets' cookies.
     asked: BTreeMap<u64, Asked>,
+    /// Of those that are asked for from another port, how many they had before.
+    tried: BTreeMap<u64, u32>,
     /// Listening sockets that proxies listen for, with their slots.
     served: BTreeMap<u64, u32>,
     /// Where circuits get their other ends.
@@ -178,6 +182,9 @@ impl Relays {
     pub fn joined(&mut self, cookie: u64, fd: &OwnedFd) -> Option<Result<(), Errno>> {
         let outcome = self.asked.get(&cookie)?.outcome?;
         let asked = self.asked.remove(&cookie)?;
+        if outcome != Err(Errno::ADDRINUSE) {
+            self.tried.remove(&cookie);
+        }
         if let Err(errno) = outcome {
             return Some(Err(errno));
         }
@@ -193,6 +200,17 @@ impl Relays {
                 Err(errno)
             }
         })
+    }
+
+    /// The port of a connect, which was taken for it, is another's in its namespace: whether it is asked for from another one.
+    pub fn tries_another(&mut self, cookie: u64) -> bool {
+        let tried = self.tried.entry(cookie).or_default();
+        *tried += 1;
+        let tries = *tried < PORTS && guard!("circuits-proxy-port");
+        if !tries {
+            self.tried.remove(&cookie);
+        }
+        tries
     }
 
     /// Connects a program's socket to a new one, which does not block.
@@ -259,6 +277,7 @@ impl Relays {
         for (id, slot) in gone {
             self.tell(slot, &Message::new(0, &Unserve { id }), None);
         }
+        self.tried.retain(|cookie, _| lives(*cookie));
         let gone = self.asked.extract_if(.., |cookie, _| !lives(*cookie));
         let gone: Vec<(u64, u32)> = gone.map(|(id, asked)| (id, asked.slot)).collect();
         for (id, slot) in gone {
@@ -276,6 +295,18 @@ pub fn is_loopback(ip: &[u8; 16]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn another_port_is_tried_so_often_and_for_each_connect_anew() {
+        let mut relays = Relays::default();
+        for _ in 0..2 {
+            let tries = (0..100).take_while(|_| relays.tries_another(7)).count();
+            assert_eq!(tries, PORTS as usize - 1);
+        }
+        assert!(relays.tries_another(7) && relays.tries_another(8));
+        relays.retain(|cookie| cookie == 8, |_| false);
+        assert_eq!(relays.tried.len(), 1);
+    }
 
     #[test]
     fn a_circuit_has_its_own_other_end_and_no_other_that_waits() {

@@ -30,6 +30,16 @@ pub struct Waits {
     pub until: Option<(Instant, Errno)>,
 }
 
+impl Waits {
+    /// Whether a signal ends it that has the same call begin again: where its program has a time of its own (SO_RCVTIMEO,
+    /// SO_SNDTIMEO), which would begin anew with each, no handler restarts it (signal(7)).
+    pub fn ends_by_signal(&self, again: &Notification) -> bool {
+        let is_limited = |errno| [Errno::AGAIN, Errno::INPROGRESS].contains(&errno);
+        let is_same = (self.call.number, self.call.arguments) == (again.number, again.arguments);
+        is_same && self.until.is_some_and(|(_, errno)| is_limited(errno))
+    }
+}
+
 /// What a call waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Why {
@@ -314,6 +324,29 @@ mod tests {
         assert_eq!(waiting.first(7, Why::Accept), Some(3));
         waiting.push(of(4, Why::Room), None);
         assert_eq!(waiting.next(), 5);
+    }
+
+    /// Where it has a time of its own, which would begin anew with each signal.
+    #[test]
+    fn a_signal_ends_what_has_a_limit_of_its_programs_own() {
+        let of = |errno: Option<Errno>| Waits {
+            until: errno.map(|errno| (Instant::now(), errno)),
+            ..waits(1, 7, Why::Accept, None)
+        };
+        let again = of(None).call;
+        for (errno, ends) in [
+            (Some(Errno::AGAIN), true),
+            (Some(Errno::INPROGRESS), true),
+            (Some(Errno::TIMEDOUT), false),
+            (None, false),
+        ] {
+            assert_eq!(of(errno).ends_by_signal(&again), ends, "{errno:?}");
+        }
+        let other = Notification {
+            arguments: [9; 6],
+            ..again
+        };
+        assert!(!of(Some(Errno::AGAIN)).ends_by_signal(&other));
     }
 
     /// Those at which nobody waits any more are none for ever, and keep nobody from being one.

@@ -178,6 +178,33 @@ s = socket.socket(); s.connect(('10.1.1.10', 80)); signal.setitimer(signal.ITIME
     assert_eq!(said, "well\n");
 }
 
+/// A time of its program's own would begin anew with each signal: it is told of the first, as by TCP, whatever the handler's flags.
+#[test]
+fn who_waits_with_a_limit_of_its_own_is_told_of_a_signal() {
+    const LIMITED: &str = "
+import signal, socket, struct, sys, time
+class Heard(Exception): pass
+def hears(*_): raise Heard
+signal.signal(signal.SIGALRM, hears); signal.siginterrupt(signal.SIGALRM, False)
+listener = socket.socket(); listener.bind(('10.1.1.11', 80)); listener.listen(0)
+def waits(what):
+    begun = time.monotonic(); signal.setitimer(signal.ITIMER_REAL, 0.2, 0.2)
+    try: what(); said = 'no signal'
+    except Heard: said = 'heard'
+    except OSError as error: said = str(error.errno)
+    signal.setitimer(signal.ITIMER_REAL, 0); print(said, 'late' if time.monotonic() - begun > 4 else 'soon', flush=True)
+long = struct.pack('ll', 8, 0)
+listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, long); waits(listener.accept)
+# One has room there.
+first, s = socket.create_connection(('10.1.1.11', 80)), socket.socket()
+s.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, long); waits(lambda: s.connect(('10.1.1.11', 80)))
+";
+    let scene = Scene::of(OPEN);
+    scene.programs([("limited.py", LIMITED)]);
+    let said = scene.says("app", "timeout 40 python3 {f}/limited.py");
+    assert_eq!(said, "heard soon\nheard soon\n");
+}
+
 /// A server of several sockets that answers by another than it was asked by: what lies there unread has a part, too.
 #[test]
 fn nor_do_those_that_a_server_answers_by_another_of_its_sockets() {

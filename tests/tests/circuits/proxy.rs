@@ -441,6 +441,37 @@ fn an_ordinary_program_in_its_namespace_is_found_too() {
     assert_eq!(box_says(&scene, "{peer} try 10.1.1.13,7070"), ["10.1.1.20"]);
 }
 
+/// Ports that programs of its namespace have the operator does not know of: where one was taken for a connect, another is.
+#[test]
+fn a_connect_takes_a_port_that_nobody_in_the_namespace_has() {
+    const HOLDS: &str = "
+import resource, socket
+resource.setrlimit(resource.RLIMIT_NOFILE, (20000, 20000)); all = []
+for port in range(32768, 61000, 2):
+    s = socket.socket()
+    try: s.bind(('10.1.1.13', port))
+    except OSError: continue
+    all.append(s)
+print('holds', flush=True); input()
+";
+    const ASKS: &str = "
+import socket
+for n in range(24): socket.create_connection(('10.1.1.20', 80), 10).close()
+s = socket.socket(); s.bind(('10.1.1.13', 40000))
+try: s.connect(('10.1.1.20', 80)); print('by its own')
+except OSError as error: print(error.errno)
+";
+    let scene = scene("");
+    scene.programs([("holds.py", HOLDS), ("asks.py", ASKS)]);
+    let _served = scene.spawn(scene.line("box", "exec {peer} serve 80"));
+    let mut holds = scene.line("both", "exec python3 {f}/holds.py");
+    holds.stdin(std::process::Stdio::piped());
+    let holds = scene.spawn(holds);
+    holds.until("holds");
+    // What a program bound it has, and nobody else takes for it.
+    assert_eq!(scene.says("both", "python3 {f}/asks.py"), "98\n");
+}
+
 /// Another tenant, whose endpoint is of circuits beside a veth too, offers a service, and `both`
 /// may use it by an address of its own.
 const OFFERED: &str = r#"    accepts:

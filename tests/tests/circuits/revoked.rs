@@ -90,6 +90,34 @@ fn circuits_are_cut_wherever_their_descriptors_are() {
     );
 }
 
+/// Of what is closed nobody tells, and nobody is cut off by its end.
+#[test]
+fn what_was_closed_before_is_not_counted_as_cut() {
+    const SERVES: &str = "
+import socket
+s = socket.socket(); s.bind(('10.1.1.10', 80)); s.listen(100); print('serves', flush=True); all = []
+while True: all.append(s.accept()[0])
+";
+    const HOLDS: &str = "
+import socket
+def one(): return socket.create_connection(('10.1.1.10', 80))
+for _ in range(50): one().close()
+held = [one() for _ in range(3)]; print('holds', flush=True)
+for s in held: s.recv(1)
+print('ended', flush=True)
+";
+    let guarded = format!("{OPEN}{GUARDED}");
+    let scene = Scene::of(&guarded);
+    scene.programs([("serves.py", SERVES), ("holds.py", HOLDS)]);
+    let _web = scene.start("web", "exec python3 {f}/serves.py", "serves");
+    let holds = scene.start("app", "exec python3 {f}/holds.py", "holds");
+    scene.apply(&guarded.replace("ports: [80]", "ports: [99]"));
+    holds.until("ended");
+    let status = scene.instance.ask(&["status"]).unwrap();
+    let operator = &status["compartments"][0]["operator"];
+    assert_eq!(operator["cut"], 3, "{operator}");
+}
+
 /// No listing of processes has who has them: both ends of a stream, the sender of datagrams.
 #[test]
 fn who_forks_all_the_time_keeps_no_circuit() {

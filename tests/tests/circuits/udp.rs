@@ -338,6 +338,37 @@ while True:
     app.until("came unasked");
 }
 
+/// By a connected socket one sends to anybody; whom it hears is another thing.
+#[test]
+fn who_is_connected_elsewhere_still_tells_who_is_connected_to_it() {
+    const HEARS: &str = "
+import socket
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('10.1.1.11', 7001)); s.connect(('10.1.1.10', 7002)); s.settimeout(20)
+s.send(b'asks'); print('connected', flush=True)
+for _ in range(4): print(s.recv(99).decode(), flush=True)
+";
+    const TELLS: &str = "
+import socket
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('10.1.1.10', 7002)); print('bound', flush=True)
+came, to = s.recvfrom(99); s.sendto(b'before', to)
+s.connect(('10.1.1.12', 9))
+for n in range(2): s.sendto(b'elsewhere %d' % n, to)
+s.connect(to); s.send(b'after'); input()
+";
+    let scene = scene(OPEN);
+    scene.programs([("hears.py", HEARS), ("tells.py", TELLS)]);
+    let mut tells = scene.command("web", "exec python3 {f}/tells.py");
+    tells.stdin(std::process::Stdio::piped());
+    let tells = scene.spawn(tells);
+    tells.until("bound");
+    let hears = scene.start("app", "exec python3 {f}/hears.py", "connected");
+    hears.until("after");
+    assert_eq!(
+        hears.out(),
+        "connected\nbefore\nelsewhere 0\nelsewhere 1\nafter\n"
+    );
+}
+
 #[test]
 fn a_server_that_comes_back_is_heard_by_those_connected_to_it() {
     let scene = scene(OPEN);

@@ -198,7 +198,14 @@ impl Mediator {
             return Err(Errno::OPNOTSUPP);
         }
         if self.relays.is_asked(cookie) {
-            return self.relayed(cookie, call);
+            let came = self.relayed(cookie, call);
+            // Ports of the namespace that its other programs have this process does not know of.
+            let is_own = |it: &circuit::Socket| it.state() == circuit::State::Fresh;
+            let may_other = matches!(came, Err(Errno::ADDRINUSE))
+                && self.table.socket(cookie).is_some_and(is_own);
+            if !may_other || !self.relays.tries_another(cookie) {
+                return came;
+            }
         }
         if self.crossings.is_asked(cookie) && self.is_crossed(slot, cookie, &address)? {
             return self.crossed(slot, cookie, call);

@@ -369,7 +369,7 @@ impl Mediator {
     }
 
     /// Cookies of sockets that live, with their inodes, where that is told.
-    fn living(&self) -> Option<BTreeMap<u64, u64>> {
+    pub(super) fn living(&self) -> Option<BTreeMap<u64, u64>> {
         self.live.as_ref()?.sockets().ok()
     }
 

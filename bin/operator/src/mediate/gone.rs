@@ -11,7 +11,7 @@ impl Mediator {
         let begun = streams
             .iter()
             .filter(|it| it.is_initiator() || it.is_let_in());
-        self.counts_cut(begun.count());
+        self.counts_cut(self.count_living(begun.map(circuit::Socket::cookie)));
         if guard!("circuits-address-gone") {
             let (mut left, metered) = (Vec::new(), self.metered());
             for socket in streams {

@@ -387,13 +387,14 @@ impl Mediator {
         denied.extend(let_in);
         let crossings = self.review_crossings(&image);
         let closed = self.closed_of(&crossings);
+        let here = self.count_living(denied.iter().map(|(cookie, _)| *cookie));
+        self.counts_cut(here + crossings.len() - closed);
         denied.extend(crossings.into_iter().map(|it| (it.cookie(), vec![it])));
         for (at, token) in waits {
             if guard!("circuits-let-in-waits") && self.table.withdraw(at, token).is_ok() {
                 self.counts_cut(1);
             }
         }
-        self.counts_cut(denied.len() - closed);
         // Wherever its programs have it, what is metered is over.
         denied.retain(|(cookie, _)| {
             let socket = self.table.socket(*cookie).copied();
@@ -406,6 +407,18 @@ impl Mediator {
         self.cut(denied);
         self.review_datagrams();
         self.write();
+    }
+
+    /// How many of these of here are not closed, of which nobody tells: nobody is cut off by their end.
+    pub(super) fn count_living(&self, all: impl Iterator<Item = u64>) -> usize {
+        let all: Vec<u64> = all.collect();
+        let is_asked = !all.is_empty() && guard!("circuits-cut-closed");
+        let Some(mut live) = is_asked.then(|| self.living()).flatten() else {
+            return all.len();
+        };
+        // A listing may pass over some while others come and go: twice it does not.
+        live.extend(self.living().into_iter().flatten());
+        all.iter().filter(|it| live.contains_key(it)).count()
     }
 
     /// How many of those that came by agreements are closed, which it was not asked for yet: nobody is cut off by their end.

@@ -207,6 +207,18 @@ fn an_operator_that_starts_cuts_nothing_before_it_is_told_of_its_endpoints() {
     assert_eq!(begun(&mediator), [1, 2, 3]);
 }
 
+/// Of what is closed nobody tells.
+#[test]
+fn what_is_closed_by_now_is_not_counted_as_cut() {
+    let mut mediator = with_circuits(&tables());
+    let [here, gone] = [(), ()].map(|()| sockets::stream(true).unwrap());
+    let both = [here.cookie, gone.cookie];
+    drop(gone);
+    assert_eq!(mediator.count_living(both.into_iter()), 1);
+    mediator.live = None;
+    assert_eq!(mediator.count_living(both.into_iter()), 2, "nobody knows");
+}
+
 #[test]
 fn sockets_of_before_count() {
     let mut mediator = with_circuits(&tables());

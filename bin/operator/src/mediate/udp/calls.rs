@@ -106,6 +106,7 @@ impl Mediator {
         tells: bool,
     ) -> Result<(), Errno> {
         let owner = self.table.socket(cookie).map_or(to, Socket::endpoint);
+        let mut freed = false;
         for _ in 0..TRIES {
             let Some(receiver) = self.table.find_receiver(to, way, hash(way)) else {
                 break;
@@ -140,6 +141,9 @@ impl Mediator {
                 {
                     return Ok(());
                 }
+                Err(Errno::PERM) if !freed && self.lets_go(cookie, receiver.cookie) => {
+                    freed = true;
+                }
                 Err(Errno::AGAIN | Errno::NOBUFS | Errno::PERM | Errno::PIPE) => {
                     self.finds_no_room(cookie, 1);
                     return Ok(());
@@ -151,6 +155,23 @@ impl Mediator {
             self.datagrams.refused.insert(cookie);
         }
         Ok(())
+    }
+
+    /// Whether a receiver, which was linked to nobody, is linked no more: to whom it is connected nobody has the place to hear it,
+    /// the sender being connected elsewhere, and AF_UNIX lets nobody else send to it. Its native sends are told ENOTCONN then.
+    fn lets_go(&mut self, sender: u64, receiver: u64) -> bool {
+        let (Some(sender), Some(hears)) = (self.table.socket(sender), self.table.socket(receiver))
+        else {
+            return false;
+        };
+        let Some(back) = hears.way() else {
+            return false;
+        };
+        let heard_by = self
+            .table
+            .find_receiver(sender.endpoint(), &back, hash(&back));
+        let fd = heard_by.is_none().then(|| self.at_place(hears)).flatten();
+        fd.is_some_and(|fd| sockets::disconnects(&fd).is_ok())
     }
 
     /// Sends from the socket that a receiver is linked to, which shares the sender's port: AF_UNIX
