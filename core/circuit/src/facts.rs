@@ -15,9 +15,19 @@ pub struct Facts {
     pub held: bool,
     /// The other end, where it is connected.
     pub peer: Option<Endpoint>,
+    /// Connections that wait there, where it listens.
+    pub waiting: u32,
 }
 
 impl Facts {
+    /// What `TCP_INFO` says of a listening socket: how many wait, and how many may (`tcpi_unacked`, `tcpi_sacked`).
+    pub(crate) const fn queue(&self) -> [u32; 2] {
+        match self.state {
+            State::Listening { backlog } => [self.waiting, backlog],
+            _ => [0; 2],
+        }
+    }
+
     /// The number of its state as `TCP_INFO` has it.
     #[must_use]
     pub(crate) const fn tcp_state(&self) -> u8 {

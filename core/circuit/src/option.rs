@@ -330,6 +330,9 @@ fn read_tcp(at: &Facts, name: i32, room: usize) -> Result<Outcome, Errno> {
         11 => {
             let mut info = [0; TCP_INFO];
             info[0] = at.tcp_state();
+            for (place, count) in info[24..32].chunks_exact_mut(4).zip(at.queue()) {
+                place.copy_from_slice(&count.to_ne_bytes());
+            }
             cut(&info, room)
         }
         13 => {

@@ -258,6 +258,7 @@ impl Socket {
             state: self.state,
             held: self.held(),
             peer,
+            waiting: 0,
         }
     }
 }

@@ -6,7 +6,7 @@ use crate::options::{ADDRESS_NO_PORT, SOMAXCONN};
 use crate::record::{RECORD, Slot, decode, encode};
 use crate::sockets::Sockets;
 use crate::{
-    Addresses, Carrier, Endpoint, Errno, Family, Ip, Kind, Outcome, Pending, Socket, State,
+    Addresses, Carrier, Endpoint, Errno, Facts, Family, Ip, Kind, Outcome, Pending, Socket, State,
 };
 use guard::guard;
 
@@ -500,8 +500,12 @@ impl Table {
         name: i32,
         room: i32,
     ) -> Result<Outcome, Errno> {
-        let (_, socket) = self.find(cookie)?;
-        Ok(socket.options.read(&socket.facts(), level, name, room))
+        let (at, socket) = self.find(cookie)?;
+        let facts = Facts {
+            waiting: u32::try_from(self.sockets.queued_all(at)).unwrap_or(u32::MAX),
+            ..socket.facts()
+        };
+        Ok(socket.options.read(&facts, level, name, room))
     }
 }
 

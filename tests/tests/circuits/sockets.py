@@ -251,6 +251,10 @@ def options():
             line(f'{six} congestion', lambda: len(s.getsockopt(TCP, socket.TCP_CONGESTION, 16)))
     c, a = pair()
     line('TCP_INFO state', lambda: c.getsockopt(TCP, socket.TCP_INFO, 104)[0])
+    with new() as s:
+        s.bind((V4, 0)); s.listen(5); waits = [socket.create_connection(s.getsockname()) for _ in range(3)]
+        line('TCP_INFO listening', lambda: struct.unpack('II', s.getsockopt(TCP, socket.TCP_INFO, 104)[24:32]))
+        for it in waits: it.close()
     line('TCP_MAXSEG', lambda: c.getsockopt(TCP, socket.TCP_MAXSEG) > 500)
     line('accepted type', lambda: (a.getsockopt(SOL, socket.SO_TYPE), a.getsockopt(SOL, socket.SO_DOMAIN), a.getsockopt(SOL, socket.SO_PROTOCOL), a.getsockopt(SOL, socket.SO_ACCEPTCONN)))
     line('SO_PEERCRED', lambda: struct.unpack('iii', c.getsockopt(SOL, socket.SO_PEERCRED, 12)))

@@ -73,7 +73,7 @@ fn agreements(old: &World, new: &World) -> Vec<Change> {
                 match (was.rings, it.rings) {
                     (false, true) => told.push(change("change", of(name), shares.into())),
                     (true, false) => {
-                        let reason = "programs of both sides share no memory any more";
+                        let reason = "programs of both sides share no memory any more: circuits by rings end";
                         told.push(change("change", of(name), reason.into()));
                     }
                     _ => {}

@@ -46,6 +46,7 @@ fn facts(family: Family, state: State) -> Facts {
         state,
         held: state != State::Fresh,
         peer: None,
+        waiting: 0,
     }
 }
 
@@ -128,6 +129,13 @@ fn what_circuits_answer_themselves() {
         panic!("no TCP_INFO")
     };
     assert_eq!((info.len(), info[0]), (104, 1));
+    let listens = Facts {
+        waiting: 3,
+        ..facts(Family::V4, State::Listening { backlog: 5 })
+    };
+    let queue = "0300000005000000";
+    let said = told(&options.read(&listens, 6, 11, 32));
+    assert!(said.starts_with("32:0a") && said.ends_with(queue), "{said}");
     assert_eq!(read(&options, 1, 4), "4:01000000");
     assert_eq!(options.set(&at, 6, 13, b"cubic"), Outcome::Accepted);
     assert_eq!(

@@ -488,8 +488,7 @@ tenants:
         all.map(|it| format!("{} {}: {}", it.action, it.object, it.reason))
             .collect::<Vec<_>>()
     };
-    let apart =
-        "change agreement red/db with blue: programs of both sides share no memory any more";
+    let apart = "change agreement red/db with blue: programs of both sides share no memory any more: circuits by rings end";
     assert!(
         told(AGREED).contains(&apart.to_owned()),
         "{:?}",
