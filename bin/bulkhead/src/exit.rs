@@ -81,6 +81,15 @@ impl Trouble {
         }
     }
 
+    /// What this host, or what the caller may have of it, does not let be done now.
+    pub fn of_host(message: impl Into<String>, help: impl Into<String>) -> Trouble {
+        Trouble {
+            exit: Exit::Failed,
+            fault: Fault::new("host", api::Whose::Host, message, help),
+            rendered: String::new(),
+        }
+    }
+
     /// Shows it on standard error, or as JSON on standard output.
     pub fn show(&self, json: bool) {
         if json {

@@ -2,15 +2,15 @@
 
 use crate::args::{EndpointName, Run};
 use crate::exit::{Exit, Trouble};
+use crate::verbs::user::{Variable, user};
 use command::Message;
 use command::verbs::{Circuits, Done, Mediate};
 use guard::guard;
-use notify::{Plan, User};
+use notify::Plan;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Signal, pidfd_send_signal};
 use seqpacket::Socket;
-use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -144,9 +144,6 @@ fn library_of_rings() -> Result<Variable, Trouble> {
     }
     Ok(("LD_PRELOAD".into(), all))
 }
-
-/// A variable of the environment, and its value.
-type Variable = (OsString, OsString);
 
 /// What an operator answers that tries to no avail.
 const AGAIN: u32 = Errno::AGAIN.raw_os_error().cast_unsigned();
@@ -283,68 +280,6 @@ fn shown(address: &[u8; 16]) -> (IpAddr, u8) {
         four @ IpAddr::V4(_) => (four, 32),
         six @ IpAddr::V6(_) => (six, 128),
     }
-}
-
-/// A user by name or number, with its groups as the host has them, and what its programs know it by.
-fn user(text: &str) -> Result<(User, Vec<Variable>), Trouble> {
-    let (user, variables) = who(text)?;
-    match [user.uid, user.gid]
-        .iter()
-        .any(|id| notify::OWN.contains(id))
-    {
-        false => Ok((user, variables)),
-        true => Err(Trouble::new(
-            Exit::Usage,
-            format!("--user {text}: this is a number of Bulkhead's own processes"),
-            "numbers from 1879048192 to 2147352575 are nobody else's",
-        )),
-    }
-}
-
-fn who(text: &str) -> Result<(User, Vec<Variable>), Trouble> {
-    let unknown = || {
-        Trouble::new(
-            Exit::Usage,
-            format!("--user {text}: there is no such user"),
-            "a name of /etc/passwd, or UID:GID",
-        )
-    };
-    if let Some((uid, gid)) = text.split_once(':') {
-        // To the kernel the last number means that nothing changes.
-        let number = |word: &str| word.parse().ok().filter(|it: &u32| *it != u32::MAX);
-        let numbers = number(uid).zip(number(gid));
-        let (uid, gid) = numbers.ok_or_else(unknown)?;
-        let (groups, name) = (Vec::new(), uid.to_string());
-        return Ok((User { uid, gid, groups }, known_as("/", &name)));
-    }
-    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-    let (people, groups) = (read("/etc/passwd"), read("/etc/group"));
-    let person = people
-        .lines()
-        .map(|line| line.split(':').collect::<Vec<_>>())
-        .find(|words| words.first() == Some(&text) || words.get(2) == Some(&text))
-        .ok_or_else(unknown)?;
-    let number = |at: usize| person.get(at).and_then(|word| word.parse().ok());
-    let name = person.first().copied().unwrap_or_default();
-    let of = groups.lines().filter_map(|line| {
-        let words: Vec<&str> = line.split(':').collect();
-        let is = words.get(3)?.split(',').any(|member| member == name);
-        is.then(|| words.get(2)?.parse().ok()).flatten()
-    });
-    let user = User {
-        uid: number(2).ok_or_else(unknown)?,
-        gid: number(3).ok_or_else(unknown)?,
-        groups: of.collect(),
-    };
-    let home = person.get(5).copied().unwrap_or("/");
-    Ok((user, known_as(home, name)))
-}
-
-fn known_as(home: &str, name: &str) -> Vec<Variable> {
-    let variables = [("HOME", home), ("USER", name), ("LOGNAME", name)];
-    variables
-        .map(|(name, value)| (name.into(), value.into()))
-        .to_vec()
 }
 
 #[cfg(test)]

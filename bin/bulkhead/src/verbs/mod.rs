@@ -17,6 +17,7 @@ pub mod top;
 pub mod trace;
 pub mod up;
 pub mod usage;
+mod user;
 mod wakes;
 
 use crate::exit::{Exit, Trouble};
