@@ -181,20 +181,25 @@ pub async fn verify(verify: &Verify, client: &Client, json: bool) -> Result<Exit
     if json {
         return as_json(&proof);
     }
-    let text = match proof {
-        Proof {
-            entries: 0,
-            compartments: 0,
-            ..
-        } => "nothing is applied\n".to_owned(),
-        proof if proof.compromised.is_empty() => proved(&proof),
-        proof => format!(
-            "{}whatever the switch of {} does: between tenants only what is agreed passes\n",
-            proved(&proof),
-            proof.compromised
+    crate::print(told(&proof).as_bytes())
+}
+
+fn told(proof: &Proof) -> String {
+    let is_none = proof.entries == 0 && proof.compartments == 0;
+    let liar = &proof.compromised;
+    match (is_none, liar.is_empty()) {
+        (true, true) => "nothing is applied\n".to_owned(),
+        (false, true) => proved(proof),
+        // The liar's own is not counted.
+        (true, false) => format!(
+            "{liar} is the only compartment, and no fabric entry leads out of it: whatever its switch does, \
+             there is nobody else to be kept apart from it; of what is inside it nothing is proved\n"
         ),
-    };
-    crate::print(text.as_bytes())
+        (false, false) => format!(
+            "{}whatever the switch of {liar} does: between tenants only what is agreed passes\n",
+            proved(proof),
+        ),
+    }
 }
 
 /// What was proved, in a line.
@@ -252,6 +257,21 @@ mod tests {
             assert!(has.iter().all(|word| shown.contains(word)), "{shown}");
             assert!(!shown.contains(has_not), "{shown}");
         }
+    }
+
+    #[test]
+    fn where_the_liar_is_alone_it_is_not_said_that_nothing_is_applied() {
+        let said = |compartments, compromised: &str| {
+            told(&Proof {
+                compartments,
+                compromised: compromised.into(),
+                ..Proof::default()
+            })
+        };
+        assert_eq!(said(0, ""), "nothing is applied\n");
+        assert!(said(0, "red").starts_with("red is the only compartment"));
+        assert!(said(1, "red").contains("\nwhatever the switch of red does"));
+        assert!(said(1, "").starts_with("proved: 1 compartment,"));
     }
 
     #[test]
