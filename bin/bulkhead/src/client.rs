@@ -183,7 +183,7 @@ impl Client {
             ),
             // As many wait already as may.
             ErrorKind::WouldBlock => self.silent(),
-            _ => Trouble::new(Exit::Failed, format!("{socket}: {error}"), ""),
+            _ => Trouble::of_own(&socket.to_string(), error),
         }
     }
 }

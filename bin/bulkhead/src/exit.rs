@@ -43,6 +43,10 @@ impl Exit {
     }
 }
 
+/// What is said of who may have too few.
+pub const DESCRIPTORS: &str =
+    "this process may have too few descriptors open: raise `ulimit -n` where it is started";
+
 /// Why a verb ended badly, before it is shown.
 #[derive(Debug)]
 pub struct Trouble {
@@ -87,6 +91,18 @@ impl Trouble {
             exit: Exit::Failed,
             fault: Fault::new("host", api::Whose::Host, message, help),
             rendered: String::new(),
+        }
+    }
+
+    /// What this process tried for itself, and the kernel refused. `what`: on what, or nothing.
+    pub fn of_own(what: &str, error: &std::io::Error) -> Trouble {
+        let sentence = match what {
+            "" => error.to_string(),
+            what => format!("{what}: {error}"),
+        };
+        match error.raw_os_error() {
+            Some(libc::EMFILE) => Trouble::of_host(sentence, DESCRIPTORS),
+            _ => Trouble::new(Exit::Failed, sentence, ""),
         }
     }
 
@@ -138,6 +154,6 @@ impl From<Fault> for Trouble {
 
 impl From<std::io::Error> for Trouble {
     fn from(error: std::io::Error) -> Trouble {
-        Trouble::new(Exit::Failed, error.to_string(), "")
+        Trouble::of_own("", &error)
     }
 }

@@ -20,16 +20,18 @@ use client::Client;
 use exit::{Exit, Trouble};
 use std::ffi::OsString;
 use std::io::ErrorKind;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let cli = Cli::parse_from(words(std::env::args_os()));
     let json = cli.json;
-    let runtime = match tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-    {
+    let built = has_descriptors().and_then(|()| {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        builder.enable_all().build()
+    });
+    let runtime = match built {
         Ok(runtime) => runtime,
         Err(error) => {
             Trouble::from(error).show(json);
@@ -43,6 +45,13 @@ fn main() -> ExitCode {
             trouble.exit.into()
         }
     }
+}
+
+/// As many more can be open as a runtime has for itself, which ends by a panic where it has none for signals.
+fn has_descriptors() -> std::io::Result<()> {
+    const OWN: usize = 6;
+    let some = (0..OWN).map(|_| std::io::stderr().as_fd().try_clone_to_owned());
+    some.collect::<Result<Vec<_>, _>>().map(drop)
 }
 
 /// As `bulkhead-oci` it is a runtime, and all that follows is one's arguments.

@@ -7,6 +7,7 @@
 
 use crate::fault::Step;
 use crate::filter;
+use crate::search;
 use core::convert::Infallible;
 use core::ffi::c_char;
 use core::mem::MaybeUninit;
@@ -31,6 +32,8 @@ pub(crate) struct Prepared {
     /// Each ends in null.
     words: Vec<*const c_char>,
     variables: Vec<*const c_char>,
+    /// Where the program may be, if it is to be looked for.
+    candidates: Vec<CString>,
     _texts: [Vec<CString>; 2],
 }
 
@@ -40,6 +43,7 @@ impl Prepared {
         identity: Option<(Uid, Gid, Vec<Gid>)>,
         texts: Vec<CString>,
         environment: Vec<CString>,
+        candidates: Vec<CString>,
     ) -> Prepared {
         let ended = |texts: &[CString]| {
             let each = texts.iter().map(|text| text.as_ptr());
@@ -51,6 +55,7 @@ impl Prepared {
             filter: filter::program(),
             words: ended(&texts),
             variables: ended(&environment),
+            candidates,
             _texts: [texts, environment],
         }
     }
@@ -147,7 +152,7 @@ impl Prepared {
             // them. The C library searches PATH on the stack.
             unsafe { libc::execvpe(program, words, variables) };
         }
-        Err(errno())
+        Err(search::why(&self.candidates, errno()))
     }
 }
 

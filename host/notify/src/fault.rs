@@ -35,9 +35,7 @@ pub enum Error {
         error: std::io::Error,
     },
     /// The program's network namespace could not be entered.
-    #[error(
-        "cannot prepare the program's network: {0} (it takes CAP_SYS_ADMIN and CAP_SYS_PTRACE)"
-    )]
+    #[error("cannot prepare the program's network: {0}{advice}", advice = takes(.0))]
     Namespace(#[from] NamespaceError),
     /// `lo` did not take an address: the user's fault where it is not an address of a host.
     #[error("cannot prepare the program's loopback: {0}")]
@@ -61,6 +59,33 @@ pub enum Error {
     /// The child was killed before it could say anything.
     #[error("the program's process was killed before the program ran")]
     Ended,
+}
+
+impl Error {
+    /// Whether it is that this process may not have more descriptors open.
+    pub fn is_of_descriptors(&self) -> bool {
+        let errno = match self {
+            Error::Host { errno, .. }
+            | Error::Child { errno, .. }
+            | Error::Namespace(NamespaceError::Refused { errno, .. }) => Some(*errno),
+            Error::Mapping { error, .. } | Error::Address(NetlinkError::Socket(error)) => {
+                Errno::from_io_error(error)
+            }
+            Error::Address(error) => error.errno(),
+            _ => None,
+        };
+        errno == Some(Errno::MFILE)
+    }
+}
+
+fn takes(error: &NamespaceError) -> &'static str {
+    match error {
+        NamespaceError::Refused {
+            errno: Errno::PERM | Errno::ACCESS,
+            ..
+        } => " (it takes CAP_SYS_ADMIN and CAP_SYS_PTRACE)",
+        _ => "",
+    }
 }
 
 /// What a child does before it is the program, in this order.

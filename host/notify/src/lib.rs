@@ -25,6 +25,7 @@ mod option;
 mod owner;
 mod passed;
 mod run;
+pub mod search;
 mod target;
 
 pub use apart::{Came, End, Seen, apart, end, end_apart, leave_no_children};

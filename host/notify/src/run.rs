@@ -3,6 +3,7 @@
 use crate::child::{Prepared, REPORT};
 use crate::fault::{Error, Step};
 use crate::filter::MEDIATED;
+use crate::search;
 use core::mem::MaybeUninit;
 use netlink::{Netlink, NetlinkError, namespace};
 use rustix::io::Errno;
@@ -254,7 +255,14 @@ fn prepare(plan: &Plan) -> Result<Prepared, Error> {
     });
     let texts = texts.map_err(|_| Error::Argument)?;
     let owner = Uid::from_raw(plan.owner);
-    Ok(Prepared::new(owner, identity, texts, environment(plan)?))
+    let candidates = search::candidates(&plan.program);
+    Ok(Prepared::new(
+        owner,
+        identity,
+        texts,
+        environment(plan)?,
+        candidates,
+    ))
 }
 
 /// The launcher's, and in the place of what the plan says that.

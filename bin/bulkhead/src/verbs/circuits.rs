@@ -1,7 +1,8 @@
 //! `run` in an endpoint of circuits: a program whose sockets are answered by the operator.
 
 use crate::args::{EndpointName, Run};
-use crate::exit::{Exit, Trouble};
+use crate::exit::{DESCRIPTORS, Exit, Trouble};
+use crate::verbs::run::not_executed;
 use crate::verbs::user::{Variable, user};
 use command::Message;
 use command::verbs::{Circuits, Done, Mediate};
@@ -73,7 +74,7 @@ pub async fn run(run: &Run, api: &Path) -> Result<Exit, Trouble> {
         addresses: addresses(&circuits),
         environment,
     })
-    .map_err(|error| Trouble::new(Exit::Failed, error.to_string(), ""))?;
+    .map_err(|error| not_started(error, run))?;
     let done = announced(&path, socket, started.listener())?;
     if done.errno != 0 {
         return Err(Trouble::new(
@@ -92,20 +93,12 @@ pub async fn run(run: &Run, api: &Path) -> Result<Exit, Trouble> {
         ));
     }
     // Whoever this process is told to end, it is the program that is meant.
-    let failed = |e: std::io::Error| Trouble::new(Exit::Failed, e.to_string(), "");
-    let signals = notify::passed().map_err(failed)?;
-    let mut signals = tokio::net::UnixStream::from_std(signals).map_err(failed)?;
-    let (running, listener) = started.go().map_err(|error| {
-        let exit = match &error {
-            notify::Error::Program { errno, .. } => Exit::of_program(&(*errno).into()),
-            _ => Exit::Failed,
-        };
-        Trouble::new(exit, error.to_string(), "")
-    })?;
+    let mut signals = tokio::net::UnixStream::from_std(notify::passed()?)?;
+    let (running, listener) = started.go().map_err(|error| not_started(error, run))?;
     // Where nobody has it any more the kernel refuses the program's calls: they do not wait for
     // whom the endpoint was taken from.
     drop(listener);
-    let pidfd = running.as_fd().try_clone_to_owned().map_err(failed)?;
+    let pidfd = running.as_fd().try_clone_to_owned()?;
     let mut ended = tokio::task::spawn_blocking(move || running.wait());
     let status = loop {
         tokio::select! {
@@ -117,13 +110,31 @@ pub async fn run(run: &Run, api: &Path) -> Result<Exit, Trouble> {
             }
         }
     };
-    let status = status.map_err(std::io::Error::other).and_then(|s| s);
-    let status = status.map_err(failed)?;
+    let status = status.map_err(std::io::Error::other).and_then(|s| s)?;
     // As a shell says it.
     let code = status
         .code()
         .unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
     std::process::exit(code)
+}
+
+/// Why there is no program: its user's fault, or the host's.
+fn not_started(error: notify::Error, run: &Run) -> Trouble {
+    let sentence = error.to_string();
+    match error {
+        notify::Error::Program { program, errno } => {
+            let user = run.user.as_deref().unwrap_or("root");
+            not_executed(program.as_ref(), errno, &format!("user {user}"))
+        }
+        notify::Error::NotRoot => Trouble::new(Exit::Denied, sentence, ""),
+        notify::Error::Argument => Trouble::new(Exit::Usage, sentence, "arguments end with a NUL"),
+        error if error.is_of_descriptors() => Trouble::of_host(sentence, DESCRIPTORS),
+        notify::Error::Ended => {
+            Trouble::of_host(sentence, "has the host too little memory? see its log")
+        }
+        // They say themselves what to do.
+        _ => Trouble::of_host(sentence, ""),
+    }
 }
 
 /// The library of rings is loaded before others. Here it is not.
@@ -188,7 +199,7 @@ pub fn meet(path: &Path) -> Result<(Socket, Circuits), Trouble> {
     loop {
         match met(path) {
             // Who listens ended before it said anything: the next one is on its way.
-            Err(trouble) if trouble.exit == Exit::Failed && Instant::now() < end => {
+            Err(trouble) if may_pass(&trouble) && Instant::now() < end => {
                 std::thread::sleep(Duration::from_millis(5));
             }
             met => return met,
@@ -196,21 +207,13 @@ pub fn meet(path: &Path) -> Result<(Socket, Circuits), Trouble> {
     }
 }
 
+/// Whether it may be otherwise in a moment; what this process has too little of may not.
+fn may_pass(trouble: &Trouble) -> bool {
+    trouble.exit == Exit::Failed && trouble.fault.whose != api::Whose::Host
+}
+
 fn met(path: &Path) -> Result<(Socket, Circuits), Trouble> {
-    let socket = Socket::connect(path).map_err(|error| {
-        let (exit, advice) = match error {
-            seqpacket::Error::System(Errno::NOENT) => (
-                Exit::NotRunning,
-                "there is no such endpoint of circuits, or no daemon: see `bulkhead status`",
-            ),
-            seqpacket::Error::System(Errno::ACCESS | Errno::PERM) => (
-                Exit::Denied,
-                "starting programs in an endpoint of circuits takes root on its host",
-            ),
-            _ => (Exit::Failed, "see `bulkhead status` and its log"),
-        };
-        Trouble::new(exit, format!("{}: {error}", path.display()), advice)
-    })?;
+    let socket = Socket::connect(path).map_err(|error| unmet(path, error))?;
     let circuits: Circuits = hear(&socket)?;
     let owner = owner_beside(path)?;
     if owner != circuits.uid && guard!("run-owner") {
@@ -226,6 +229,24 @@ fn met(path: &Path) -> Result<(Socket, Circuits), Trouble> {
     Ok((socket, circuits))
 }
 
+fn unmet(path: &Path, error: seqpacket::Error) -> Trouble {
+    let (exit, advice) = match error {
+        seqpacket::Error::System(errno @ Errno::MFILE) => {
+            return Trouble::of_own(&path.display().to_string(), &errno.into());
+        }
+        seqpacket::Error::System(Errno::NOENT) => (
+            Exit::NotRunning,
+            "there is no such endpoint of circuits, or no daemon: see `bulkhead status`",
+        ),
+        seqpacket::Error::System(Errno::ACCESS | Errno::PERM) => (
+            Exit::Denied,
+            "starting programs in an endpoint of circuits takes root on its host",
+        ),
+        _ => (Exit::Failed, "see `bulkhead status` and its log"),
+    };
+    Trouble::new(exit, format!("{}: {error}", path.display()), advice)
+}
+
 /// Whoever starts programs by hand may not know it; a service's log is its program's.
 const AS_ROOT: &str = "bulkhead: without --user this program is the host's root toward files (--user root says that it is meant)";
 
@@ -234,12 +255,13 @@ fn owner_beside(path: &Path) -> Result<u32, Trouble> {
     let path = path.with_extension("uid");
     let read = std::fs::read_to_string(&path);
     let uid = read.and_then(|text| text.trim().parse().map_err(std::io::Error::other));
-    uid.map_err(|error| {
-        Trouble::new(
+    uid.map_err(|error| match error.raw_os_error() {
+        Some(libc::EMFILE) => Trouble::of_own(&path.display().to_string(), &error),
+        _ => Trouble::new(
             Exit::Failed,
             format!("{}: {error}", path.display()),
             "the daemon writes it beside the endpoint's socket: is it of this release?",
-        )
+        ),
     })
 }
 
@@ -285,6 +307,7 @@ fn shown(address: &[u8; 16]) -> (IpAddr, u8) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser;
 
     fn accepted(listener: &seqpacket::Listener) -> Socket {
         let end = Instant::now() + 4 * PATIENCE;
@@ -321,6 +344,51 @@ mod tests {
         let trouble = met_by(5).unwrap_err();
         let said = trouble.fault.message;
         assert!(said.contains("uid 5"), "{said}");
+    }
+
+    #[test]
+    fn who_may_have_too_few_descriptors_is_told_so_at_once() {
+        let path = Path::new("/run/web.sock");
+        for errno in [Errno::MFILE, Errno::CONNREFUSED] {
+            let is_own = errno == Errno::MFILE;
+            for trouble in [
+                unmet(path, seqpacket::Error::System(errno)),
+                Trouble::from(std::io::Error::from(errno)),
+            ] {
+                assert_eq!((trouble.exit, may_pass(&trouble)), (Exit::Failed, !is_own));
+                assert_eq!(trouble.fault.help.contains("ulimit -n"), is_own);
+            }
+        }
+        let errno = Errno::MFILE;
+        let what = "make a process";
+        let file = "uid_map";
+        let error = errno.into();
+        let of_namespace = netlink::namespace::NamespaceError::Refused {
+            what: "open",
+            path: "/proc/7/ns/net".into(),
+            errno,
+        };
+        let all = [
+            notify::Error::Host { what, errno },
+            notify::Error::Mapping { file, error },
+            of_namespace.into(),
+            netlink::NetlinkError::Socket(errno.into()).into(),
+        ];
+        let run =
+            crate::args::Cli::try_parse_from(["bulkhead", "run", "-e", "red/web", "--", "true"]);
+        let crate::args::Verb::Run(run) = run.unwrap().verb else {
+            unreachable!("it is `run`");
+        };
+        for error in all {
+            let trouble = not_started(error, &run);
+            assert!(trouble.fault.help.contains("ulimit -n"), "{trouble:?}");
+            assert!(!trouble.fault.message.contains("CAP_SYS"), "{trouble:?}");
+        }
+        let refused = notify::Error::Host {
+            what,
+            errno: Errno::PERM,
+        };
+        assert_eq!(not_started(refused, &run).fault.help, "");
     }
 
     /// The kernel does not let it go: its connection is never over.

@@ -5,9 +5,13 @@ use crate::client::{Client, encoded};
 use crate::daemon::Daemon;
 use crate::exit::{Exit, Trouble};
 use api::Endpoint;
+use notify::search;
 use rustix::fs::{Mode, OFlags, open};
+use rustix::io::Errno;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use std::ffi::OsStr;
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -65,11 +69,35 @@ pub async fn run(run: &Run, client: &Client, socket: &Path) -> Result<Exit, Trou
         ));
     };
     let error = Command::new(program).args(arguments).exec();
-    Err(Trouble::new(
-        Exit::of_program(&error),
-        format!("{}: {error}", program.display()),
-        "",
-    ))
+    let errno = Errno::from_io_error(&error).unwrap_or(Errno::INVAL);
+    let errno = search::why(&search::candidates(program), errno);
+    Err(not_executed(program, errno, "this user"))
+}
+
+/// Of a program that does not execute, which was looked for as `whom`.
+pub fn not_executed(program: &OsStr, errno: Errno, whom: &str) -> Trouble {
+    let is_searched = !program.as_bytes().contains(&b'/');
+    let help = match errno {
+        Errno::NOENT if is_searched => format!(
+            "no folder of PATH that {whom} may look into has it; name it by its path, or have it in PATH, \
+             which is here (sudo has its own) {}",
+            search::searched().display()
+        ),
+        Errno::NOENT => format!(
+            "there is no such file for {whom}, or none that it names as its interpreter (`#!`, or a dynamic program's)"
+        ),
+        Errno::ACCESS => format!(
+            "{whom} may not execute it: see its mode, the folders' on the way to it, and whether it is mounted noexec"
+        ),
+        Errno::NOEXEC => "it is neither a program of this machine nor a script".to_owned(),
+        Errno::TOOBIG => "its arguments and its environment are too long together".to_owned(),
+        _ => String::new(),
+    };
+    Trouble::new(
+        Exit::of_program(&errno.into()),
+        format!("cannot execute {}: {errno}", program.display()),
+        help,
+    )
 }
 
 /// Where a namespace named in the API is.
@@ -99,7 +127,42 @@ fn enter(path: &Path) -> Result<(), Trouble> {
 
 #[cfg(test)]
 mod tests {
-    use super::namespace_path;
+    use super::*;
+
+    #[test]
+    fn of_a_program_that_does_not_execute_it_is_said_what_to_do() {
+        for (program, errno, exit, says) in [
+            (
+                "crul",
+                Errno::NOENT,
+                Exit::NoProgram,
+                "that user web may look into",
+            ),
+            ("./crul", Errno::NOENT, Exit::NoProgram, "interpreter"),
+            (
+                "crul",
+                Errno::ACCESS,
+                Exit::NotExecutable,
+                "user web may not execute it",
+            ),
+            (
+                "crul",
+                Errno::NOEXEC,
+                Exit::NotExecutable,
+                "neither a program",
+            ),
+        ] {
+            let trouble = not_executed(OsStr::new(program), errno, "user web");
+            assert_eq!(
+                (trouble.exit, trouble.fault.whose),
+                (exit, api::Whose::User)
+            );
+            assert!(trouble.fault.help.contains(says), "{}", trouble.fault.help);
+        }
+        let path = std::env::var("PATH").unwrap();
+        let trouble = not_executed(OsStr::new("crul"), Errno::NOENT, "web");
+        assert!(trouble.fault.help.ends_with(&path));
+    }
 
     #[test]
     fn a_name_is_below_run_netns_and_a_path_is_itself() {

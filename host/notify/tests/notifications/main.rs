@@ -12,7 +12,7 @@ mod operators;
 mod probes;
 
 use host_notify::filter::MEDIATED;
-use host_notify::{Error, Plan, Running, Started, User, start};
+use host_notify::{Errno, Error, Plan, Running, Started, User, start};
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -72,6 +72,10 @@ const TESTS: &[(&str, fn())] = &[
         the_program_ends_with_its_launcher,
     ),
     ("what_cannot_start_says_why", what_cannot_start_says_why),
+    (
+        "a_folder_that_is_closed_hides_that_there_is_no_such_program",
+        a_folder_that_is_closed_hides_that_there_is_no_such_program,
+    ),
     (
         "descriptors_environment_and_signals_are_as_they_were",
         probe_of_surroundings,
@@ -371,6 +375,38 @@ fn what_cannot_start_says_why() {
     plan.arguments.clear();
     plan.addresses.push(("10.1.2.3".parse().unwrap(), 77));
     assert!(matches!(start(&plan), Err(Error::Address(_))));
+}
+
+/// Nor does it say so of one that is there and may not be executed.
+fn a_folder_that_is_closed_hides_that_there_is_no_such_program() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = std::env::temp_dir().join(format!("notify-search-{}", std::process::id()));
+    let (closed, open) = (folder.join("closed"), folder.join("open"));
+    for (made, mode) in [(&folder, 0o755), (&closed, 0o700), (&open, 0o755)] {
+        std::fs::create_dir_all(made).unwrap();
+        std::fs::set_permissions(made, PermissionsExt::from_mode(mode)).unwrap();
+    }
+    std::fs::write(open.join("no-program"), "").unwrap();
+    std::fs::create_dir(open.join("a-folder")).unwrap();
+    let before = std::env::var_os("PATH").unwrap();
+    let paths = std::env::split_paths(&before);
+    let path = std::env::join_paths([closed, open].into_iter().chain(paths)).unwrap();
+    // SAFETY: no other thread of this program reads the environment.
+    unsafe { std::env::set_var("PATH", path) };
+    for (program, why) in [
+        ("no-such-program", Some(Errno::NOENT)),
+        ("a-folder", Some(Errno::NOENT)),
+        ("no-program", Some(Errno::ACCESS)),
+        ("true", None),
+    ] {
+        match start(&plan(program, &[], Some(USER))).unwrap().go() {
+            Err(Error::Program { errno, .. }) => assert_eq!(Some(errno), why, "{program}"),
+            other => assert!(why.is_none() && other.is_ok(), "{program}: {other:?}"),
+        }
+    }
+    // SAFETY: as before.
+    unsafe { std::env::set_var("PATH", before) };
+    std::fs::remove_dir_all(folder).unwrap();
 }
 
 fn probe_of_surroundings() {
