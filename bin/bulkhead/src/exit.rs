@@ -85,6 +85,24 @@ impl Trouble {
         }
     }
 
+    /// What is wrong with the words that a verb was given, as it is said to people: a sentence, and what may be meant.
+    pub fn of_words(error: &clap::Error) -> Trouble {
+        let text = error.render().to_string();
+        let mut parts = text
+            .split("\n\n")
+            .map(|part| part.split_whitespace().collect::<Vec<_>>().join(" "));
+        let first = parts.next().unwrap_or_default();
+        // Without it there is the whole help, where nothing is said but a verb that needs more.
+        let message = first
+            .strip_prefix("error: ")
+            .unwrap_or("what to do is not said");
+        let help: Vec<String> = parts
+            .filter(|part| part.starts_with("Usage: ") || part.starts_with("tip: "))
+            .chain(["see `--help` behind the verb".to_owned()])
+            .collect();
+        Trouble::new(Exit::Usage, message, help.join("\n"))
+    }
+
     /// What this host, or what the caller may have of it, does not let be done now.
     pub fn of_host(message: impl Into<String>, help: impl Into<String>) -> Trouble {
         Trouble {

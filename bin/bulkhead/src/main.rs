@@ -25,7 +25,16 @@ use std::path::Path;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse_from(words(std::env::args_os()));
+    let words = words(std::env::args_os());
+    let cli = match Cli::try_parse_from(&words) {
+        Ok(cli) => cli,
+        Err(error) if error.use_stderr() && asks_for_json(&words) => {
+            let trouble = Trouble::of_words(&error);
+            trouble.show(true);
+            return trouble.exit.into();
+        }
+        Err(error) => error.exit(),
+    };
     let json = cli.json;
     let built = has_descriptors().and_then(|()| {
         let mut builder = tokio::runtime::Builder::new_current_thread();
@@ -45,6 +54,12 @@ fn main() -> ExitCode {
             trouble.exit.into()
         }
     }
+}
+
+/// Whether `--json` is among them, who are not understood; what follows `--` is another command's.
+fn asks_for_json(words: &[OsString]) -> bool {
+    let mut own = words.iter().skip(1).take_while(|word| *word != "--");
+    own.any(|word| word == "--json")
 }
 
 /// As many more can be open as a runtime has for itself, which ends by a panic where it has none for signals.

@@ -21,3 +21,38 @@ fn who_has_too_few_descriptors_is_told_so_in_a_line() {
         }
     }
 }
+
+#[test]
+fn what_is_wrong_usage_is_an_object_too() {
+    for (words, message) in [
+        (
+            &["status", "--jsn", "--json"][..],
+            "unexpected argument '--jsn' found",
+        ),
+        (&["--json", "why", "red"], "'red'"),
+        (&["--json", "explain"], "not provided: <FROM> <TO>"),
+        (&["--json", "token"], "what to do is not said"),
+        (&["--json", "circuits", "-n", "0"], "'0'"),
+    ] {
+        let output = run(":", words);
+        assert_eq!(output.status.code(), Some(2), "{words:?}");
+        assert_eq!(output.stderr, b"", "{words:?}");
+        let fault: api::Fault = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!((&*fault.code, fault.whose), ("usage", api::Whose::User));
+        assert!(fault.message.contains(message), "{fault:?}");
+        assert!(fault.help.contains("see `--help`"), "{fault:?}");
+    }
+    // Of people's, and of another command's.
+    for words in [
+        &["status", "--jsn"][..],
+        &["run", "--jsn", "--", "ls", "--json"],
+    ] {
+        let output = run(":", words);
+        assert_eq!((output.status.code(), &*output.stdout), (Some(2), &b""[..]));
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(said.starts_with("error: unexpected argument '--jsn' found"));
+    }
+    // What is asked for is no error.
+    let output = run(":", &["--json", "--help"]);
+    assert!(output.status.success() && output.stdout.starts_with(b"Secure"));
+}
