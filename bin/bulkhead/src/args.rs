@@ -213,7 +213,9 @@ pub struct Flows {
 
 /// Circuits.
 #[derive(Debug, Args)]
-#[command(args_conflicts_with_subcommands = true)]
+#[command(
+    override_usage = "bulkhead circuits [OPTIONS] [ENDPOINT]\n       bulkhead circuits cut <ID>"
+)]
 pub struct Circuits {
     /// TENANT/ENDPOINT: only those that it has a side of
     pub endpoint: Option<EndpointName>,
@@ -234,6 +236,7 @@ pub enum CircuitVerb {
     /// End a circuit: both its programs find it over
     Cut {
         /// Its id, as the list has it
+        #[arg(value_parser = circuit)]
         id: String,
     },
 }
@@ -624,6 +627,17 @@ fn numbered(text: &str) -> Result<u32, String> {
         ),
         Ok(number) => Ok(number),
         Err(error) => Err(error.to_string()),
+    }
+}
+
+/// The id of a circuit: its compartment's number and its own.
+fn circuit(text: &str) -> Result<String, String> {
+    let numbers = text.split_once('-');
+    match numbers.map(|(at, id)| (at.parse::<u32>(), id.parse::<u64>())) {
+        Some((Ok(_), Ok(_))) => Ok(text.to_owned()),
+        _ => Err(format!(
+            "`{text}` is no id of a circuit, e.g. 1-7: see `bulkhead circuits`"
+        )),
     }
 }
 

@@ -56,3 +56,29 @@ fn what_is_wrong_usage_is_an_object_too() {
     let output = run(":", &["--json", "--help"]);
     assert!(output.status.success() && output.stdout.starts_with(b"Secure"));
 }
+
+#[test]
+fn what_is_cut_is_a_circuit_and_nothing_is_listed() {
+    for (words, says) in [
+        (
+            &["circuits", "--listeners", "cut", "1-7"][..],
+            "`cut` cannot be used with --listeners",
+        ),
+        (
+            &["circuits", "red/web", "cut", "1-7"],
+            "`cut` cannot be used with TENANT/ENDPOINT",
+        ),
+        (&["circuits", "cut", "abc"], "`abc` is no id of a circuit"),
+        (&["circuits", "cut", "3"], "`3` is no id of a circuit"),
+    ] {
+        let output = run(":", words);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(said.contains(says), "{said}");
+        assert_eq!(output.status.code(), Some(2), "{said}");
+    }
+    let output = run(
+        ":",
+        &["--socket", "/nowhere/api.sock", "circuits", "cut", "1-7"],
+    );
+    assert_eq!(output.status.code(), Some(3), "it is asked for");
+}

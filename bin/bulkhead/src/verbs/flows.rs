@@ -145,6 +145,18 @@ pub async fn circuits(
     json: bool,
 ) -> Result<Exit, Trouble> {
     if let Some(args::CircuitVerb::Cut { id }) = &wanted.verb {
+        // Clap would name the word behind `cut` instead.
+        let of_list = [
+            (wanted.listeners, "--listeners"),
+            (wanted.endpoint.is_some(), "TENANT/ENDPOINT"),
+        ];
+        if let Some((_, word)) = of_list.iter().find(|(is_given, _)| *is_given) {
+            return Err(Trouble::new(
+                Exit::Usage,
+                format!("`cut` cannot be used with {word}"),
+                "bulkhead circuits cut ID",
+            ));
+        }
         let path = format!("/v1/circuits/{}/cut", encoded(id));
         let answer: serde_json::Value = client.post(&path, Vec::new()).await?;
         return match json {
