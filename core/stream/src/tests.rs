@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 mod heirs;
+mod instants;
 mod reclaim;
 mod tokens;
 use reclaim::Keeper;

@@ -53,7 +53,7 @@ impl Keeper {
 }
 
 /// Ticks so often that what is idle is given back; how often it was.
-fn ticks(keeper: &mut Keeper, memory: &Memory) -> u32 {
+pub(super) fn ticks(keeper: &mut Keeper, memory: &Memory) -> u32 {
     let before = memory.0.given_back.get();
     for _ in 0..3 {
         keeper.tick(memory);
