@@ -328,6 +328,35 @@ fn who_shares_a_port_shares_what_comes() {
     assert_eq!(found(&table), [3, 2, 3]);
 }
 
+/// Measured: one that merely reuses the address, and is the newest, has all of it as long as it is there.
+#[test]
+fn who_does_not_share_what_comes_leaves_it_to_those_that_do() {
+    let mut table = table();
+    let mut open = |cookie: u64, options: &[i32]| {
+        let name = [cookie as u8; 16];
+        table.create_datagram(cookie, 0, Family::V4, name).unwrap();
+        for option in options {
+            table.set_option(cookie, 1, *option, &[1, 0, 0, 0]).unwrap();
+        }
+        let port = bytes(Family::V4, ANY4, 53);
+        table.bind(cookie, &port, true, 0).unwrap();
+    };
+    open(1, &[2, 15]);
+    open(2, &[2, 15]);
+    open(3, &[2]);
+    let way = Way {
+        local: at(LO4, 9),
+        remote: at(LO4, 53),
+    };
+    let found = |table: &Table| {
+        let all = (0..3).filter_map(|hash| table.find_receiver(0, &way, hash));
+        all.map(|it| it.cookie).collect::<Vec<_>>()
+    };
+    assert_eq!(found(&table), [3, 3, 3]);
+    table.closed(3).unwrap();
+    assert_eq!(found(&table), [1, 2, 1]);
+}
+
 /// An endpoint's sockets that share a port may be thousands: whoever sends there pays for one.
 #[test]
 fn however_many_share_a_port_one_is_looked_at() {

@@ -257,3 +257,80 @@ fn nobody_is_the_other_end_but_who_began_it() {
     let linked = table.all().filter(|it| it.linked() == Some(7));
     assert_eq!(linked.map(Socket::cookie).collect::<Vec<_>>(), [10]);
 }
+
+#[test]
+fn who_listens_for_ipv6_alone_is_not_found_by_ipv4() {
+    for v6only in [false, true] {
+        let mut table = table();
+        table.create(1, 0, Family::V6, 0).unwrap();
+        let value = i32::from(v6only).to_ne_bytes();
+        table.set_option(1, 41, 26, &value).unwrap();
+        table
+            .bind(1, &bytes(Family::V6, ANY6, 80), true, 0)
+            .unwrap();
+        table.listen(1, 5, [1; 16], 0).unwrap();
+        let is_found = |ip| table.find_listener(0, at(ip, 80), 0).is_some();
+        assert_eq!([LO4, OWN4].map(is_found), [!v6only; 2]);
+        assert_eq!([LO6, OWN6].map(is_found), [true; 2]);
+    }
+}
+
+/// Whether its address was chosen, by the kernel's source (`sk_clone_lock`); and its user, for who shares its port.
+#[test]
+fn what_is_accepted_has_its_listeners_address_and_user() {
+    for (bound, after) in [(LO4, LO4), (ANY4, ANY4)] {
+        let mut table = table();
+        table.create(1, 0, Family::V4, 7).unwrap();
+        table.set_option(1, 1, 15, &[1, 0, 0, 0]).unwrap();
+        let port = bytes(Family::V4, bound, 5000);
+        table.bind(1, &port, false, 0).unwrap();
+        table.listen(1, 5, [1; 16], 0).unwrap();
+        table.enqueue(1, waiting(3)).unwrap();
+        table.accepted(1, 10, None).unwrap();
+        table.closed(1).unwrap();
+        // The one that was accepted has the port.
+        for (cookie, uid, expected) in [(2, 8, Err(Errno::EADDRINUSE)), (3, 7, Ok(()))] {
+            table.create(cookie, 0, Family::V4, uid).unwrap();
+            table.set_option(cookie, 1, 15, &[1, 0, 0, 0]).unwrap();
+            assert_eq!(table.bind(cookie, &port, false, 0), expected);
+        }
+        table.disconnect(10).unwrap();
+        assert_eq!(table.getsockname(10).unwrap().1.ip, after);
+    }
+}
+
+#[test]
+fn at_a_listener_waits_what_was_connected_to_its_port_and_while_it_listens() {
+    let mut table = listening(5);
+    for (local, expected) in [
+        (at(LO4, 5001), Err(Errno::EINVAL)),
+        (at(v4([10, 0, 0, 6]), 5000), Err(Errno::EINVAL)),
+        (at(OWN4, 5000), Ok(())),
+        (at(LO6, 5000), Ok(())),
+    ] {
+        let pending = Pending {
+            local,
+            ..waiting(1)
+        };
+        assert_eq!(table.enqueue(1, pending), expected, "{local:?}");
+    }
+    // A page that says otherwise is not believed.
+    let moved = |port: u16| {
+        let mut page: Vec<_> = (0..table.slots()).map(|it| table.record(it)).collect();
+        let (local, changed) = (5000_u16.to_ne_bytes(), port.to_ne_bytes());
+        let at = table.limits.sockets as usize;
+        let places = page[at].windows(2).filter(|it| **it == local).count();
+        assert_eq!(places, 1);
+        let place = page[at].windows(2).position(|it| *it == local).unwrap();
+        page[at][place..place + 2].copy_from_slice(&changed);
+        let all = (0..).zip(&page);
+        Table::restore(table.limits, table.endpoints.clone(), all).1
+    };
+    assert_eq!(moved(5000), Vec::<u32>::new());
+    assert_eq!(moved(5001), [table.limits.sockets]);
+    table.disconnect(1).unwrap();
+    assert_eq!(table.counts(), (1, 0));
+    table.listen(1, 5, [1; 16], 0).unwrap();
+    assert!(!table.has_waiting(1));
+    assert_eq!(table.accepted(1, 10, None), Err(Errno::EAGAIN));
+}

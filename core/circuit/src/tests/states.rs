@@ -219,3 +219,23 @@ fn an_address_without_a_port() {
         .unwrap();
     assert_eq!(table.getsockname(1), Ok((Family::V4, at(LO4B, 32773))));
 }
+
+/// By the kernel's source (`__inet_hash_connect`): a port that connect chose serves it again, to elsewhere.
+#[test]
+fn a_port_that_was_bound_is_no_other_connections() {
+    let mut table = table();
+    for cookie in 1..5 {
+        table.create(cookie, 0, Family::V4, 0).unwrap();
+    }
+    let bound = bytes(Family::V4, ANY4, 32773);
+    table.bind(1, &bound, false, 0).unwrap();
+    let mut port_of = |cookie, to| {
+        let target = bytes(Family::V4, LO4, to);
+        table.connect_begin(cookie, &target, 5).unwrap();
+        table.getsockname(cookie).unwrap().1.port
+    };
+    assert_eq!(port_of(1, 80), 32773);
+    assert_eq!(port_of(2, 81), 32774);
+    assert_eq!(port_of(3, 82), 32774, "shared");
+    assert_eq!(port_of(4, 81), 32775, "not to the same place");
+}
