@@ -1,7 +1,6 @@
 //! The verbs, by what they do.
 pub mod capture;
 pub mod change;
-pub mod circuits;
 pub mod doctor;
 pub mod events;
 pub mod explain;
@@ -11,6 +10,7 @@ mod live;
 pub mod look;
 pub mod oci;
 pub mod run;
+pub mod run_circuits;
 pub mod status;
 pub mod tenants;
 pub mod top;

@@ -25,7 +25,7 @@ pub async fn run(run: &Run, client: &Client, socket: &Path) -> Result<Exit, Trou
     );
     let endpoint: Endpoint = client.get(&path).await?;
     if endpoint.circuits {
-        return super::circuits::run(run, socket).await;
+        return super::run_circuits::run(run, socket).await;
     }
     if run.user.is_some() {
         return Err(Trouble::new(

@@ -193,9 +193,9 @@ async fn prepare(
     let (users, groups) = bundle::ids(&config).map_err(wrong)?;
 
     // What a runtime is told to preserve.
-    super::circuits::keep_network_sockets()?;
-    let announced = super::circuits::announced_at(api, &endpoint);
-    let circuits = match super::circuits::meet(&announced) {
+    super::run_circuits::keep_network_sockets()?;
+    let announced = super::run_circuits::announced_at(api, &endpoint);
+    let circuits = match super::run_circuits::meet(&announced) {
         Ok((_, circuits)) => circuits,
         Err(trouble) => return Err(of_its_kind(&endpoint, client).await.unwrap_or(trouble)),
     };
@@ -205,7 +205,7 @@ async fn prepare(
             arguments: Vec::new(),
             owner: circuits.uid,
             user: None,
-            addresses: super::circuits::addresses(&circuits),
+            addresses: super::run_circuits::addresses(&circuits),
             environment: Vec::new(),
         },
         &users,
