@@ -6,7 +6,7 @@ use crate::cancelled::Held;
 use crate::leave::left;
 use crate::real;
 use crate::record::{RESET, RING, Record};
-use crate::{receive, table, waits};
+use crate::{gate, receive, table, waits};
 use libc::{FD_CLOEXEC, O_NONBLOCK, SOCK_STREAM, c_ulong, sockaddr, socklen_t};
 use std::ffi::{c_char, c_int, c_uint};
 use std::sync::atomic::Ordering;
@@ -51,17 +51,19 @@ fn copied(fd: c_int, closes: bool, kernel: impl FnOnce(bool) -> c_int) -> c_int 
     let Some(record) = table::hold(fd) else {
         return kernel(closes);
     };
-    let is_ring = is_ring(record);
+    let inside = gate::enter();
+    // Or it has left its ring meanwhile.
+    let is_followed = table::is_of(fd, record);
+    let is_ring = is_followed && is_ring(record);
     let mut number = kernel(closes || is_ring);
     if number >= 0 && number != fd {
         table::forget(number);
-        table::share(number, record, is_ring && !closes);
-        if table::has_left(fd, record) {
-            // As it was copied: that may be of what it was before.
-            // SAFETY: numbers of this process.
-            unsafe { real::dup3(fd, number, if closes { libc::O_CLOEXEC } else { 0 }) };
-            table::leaves(number, record);
+        if is_followed {
+            table::share(number, record, is_ring && !closes);
         }
+    }
+    drop(inside);
+    if number >= 0 && number != fd {
         if (0..=2).contains(&number) && !left(number) {
             let errno = real::errno();
             table::forget(number);
@@ -75,7 +77,7 @@ fn copied(fd: c_int, closes: bool, kernel: impl FnOnce(bool) -> c_int) -> c_int 
 }
 
 /// Whether a copy may be at this number: one that is there already may be beyond what is permitted by now.
-fn may_be(number: c_int) -> bool {
+pub fn may_be(number: c_int) -> bool {
     let mut limit: libc::rlimit = libc::rlimit {
         rlim_cur: 0,
         rlim_max: 0,

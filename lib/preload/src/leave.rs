@@ -7,14 +7,15 @@
 )]
 
 use crate::cancelled::kept;
+use crate::descriptors::may_be;
 use crate::real;
 use crate::receive::receive;
 use crate::record::Record;
 use crate::send::{refused, send};
 use crate::socket::polled;
-use crate::users::is_alone;
+use crate::users::{is_alone, quietly};
 use crate::watched::Watched;
-use crate::{processes, table};
+use crate::{gate, processes, table};
 use libc::{POLLHUP, POLLIN, POLLOUT, iovec};
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
@@ -57,7 +58,7 @@ fn alone(record: &Record, fd: c_int) -> Result<(), c_int> {
                 // Or who waits for these locks makes a copy of the pair's end, as if it were the circuit's.
                 table::copy(fd, record);
             }
-            done = relay(record, fd);
+            quietly(|| done = relay(record, fd));
         }
         record.read_lock.give();
     }
@@ -66,6 +67,22 @@ fn alone(record: &Record, fd: c_int) -> Result<(), c_int> {
 }
 
 fn relay(record: &Record, fd: c_int) -> Result<(), c_int> {
+    let Some(_still) = gate::shut() else {
+        return Err(libc::EAGAIN);
+    };
+    if !table::is_of(fd, record) {
+        // Closed, or another, before the numbers stood still.
+        return Ok(());
+    }
+    if !table::numbers(record).all(may_be) {
+        // Nothing could take that number's place.
+        return Err(libc::EMFILE);
+    }
+    // Who carries is not to find that there is no memory.
+    let ways = [Way::new(), Way::new()];
+    let [Some(here), Some(there)] = ways else {
+        return Err(libc::ENOMEM);
+    };
     let (mut pair, kind) = ([0; 2], libc::SOCK_STREAM | libc::SOCK_CLOEXEC);
     // SAFETY: room for two numbers.
     if unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, pair.as_mut_ptr()) } != 0 {
@@ -96,7 +113,7 @@ fn relay(record: &Record, fd: c_int) -> Result<(), c_int> {
     if child == 0 {
         processes::is_forked();
         match real::raw(libc::SYS_clone, [0; 3]) {
-            0 => carry(record, fd, mine),
+            0 => carry(record, fd, mine, [here, there]),
             carries => end(i32::from(carries < 0)),
         }
     }
@@ -121,17 +138,14 @@ fn relay(record: &Record, fd: c_int) -> Result<(), c_int> {
 /// The pair's end is at each number by which this process has the circuit from now on, as a program means them: were one left, or
 /// carried by another process, what comes would go to the one or the other.
 fn takes_places(record: &Record, end: c_int) {
-    // Twice, for those that were made meanwhile: who makes one later sees that what it copies has left.
-    for _ in 0..2 {
-        for fd in table::numbers(record) {
-            let handed_on = table::is_handed_on(fd);
-            let flags = if handed_on { 0 } else { libc::O_CLOEXEC };
-            let watched = Watched::take_out(fd);
-            // SAFETY: numbers of this process. It may be closed, and another's, by now: who does that says so first.
-            unsafe { real::dup3(end, fd, flags) };
-            watched.put_in(fd);
-            table::leaves(fd, record);
-        }
+    for fd in table::numbers(record) {
+        let handed_on = table::is_handed_on(fd);
+        let flags = if handed_on { 0 } else { libc::O_CLOEXEC };
+        let watched = Watched::take_out(fd);
+        // SAFETY: numbers of this process, which stand still.
+        unsafe { real::dup3(end, fd, flags) };
+        watched.put_in(fd);
+        table::leaves(fd, record);
     }
 }
 
@@ -186,13 +200,18 @@ struct Way {
 }
 
 impl Way {
-    fn new() -> Way {
-        Way {
-            bytes: vec![0; CARRIED],
-            from: 0,
-            to: 0,
-            over: false,
-        }
+    /// None: there is no memory.
+    fn new() -> Option<Way> {
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(CARRIED).ok()?;
+        bytes.resize(CARRIED, 0);
+        let (from, to, over) = (0, 0, false);
+        Some(Way {
+            bytes,
+            from,
+            to,
+            over,
+        })
     }
 
     fn is_empty(&self) -> bool {
@@ -236,7 +255,7 @@ impl Way {
 }
 
 /// The process that carries; it ends with either side.
-fn carry(record: &Record, circuit: c_int, pair: c_int) -> ! {
+fn carry(record: &Record, circuit: c_int, pair: c_int, [mut here, mut there]: [Way; 2]) -> ! {
     crate::lock::is_another();
     table::uncopies();
     record.is_forked();
@@ -270,7 +289,6 @@ fn carry(record: &Record, circuit: c_int, pair: c_int) -> ! {
         // SAFETY: as above.
         unsafe { real::recv(pair, part.iov_base, part.iov_len, libc::MSG_DONTWAIT) }
     };
-    let (mut there, mut here) = (Way::new(), Way::new());
     let (mut there_over, mut here_over) = (false, false);
     loop {
         if !here_over {

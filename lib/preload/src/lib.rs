@@ -17,6 +17,7 @@ mod calls;
 mod cancelled;
 mod descriptors;
 mod elsewhere;
+mod gate;
 mod leave;
 mod line;
 mod lock;

@@ -3,7 +3,7 @@
 
 use crate::calls::exported;
 use crate::leave::left;
-use crate::{arena, lock, log, real, table};
+use crate::{arena, gate, lock, log, real, table};
 use std::ffi::{c_char, c_int};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -30,7 +30,7 @@ extern "C" fn begin() {
     arena::make();
     // SAFETY: functions that are there for as long as the process is: nobody unloads what was
     // loaded first.
-    unsafe { __register_atfork(before, None, child, std::ptr::null_mut()) };
+    unsafe { __register_atfork(before, Some(parent), child, std::ptr::null_mut()) };
 }
 
 extern "C" fn end() {
@@ -55,11 +55,18 @@ pub fn is_forked() {
 }
 
 extern "C" fn before() {
+    // Both have all numbers as they are.
+    std::mem::forget(gate::enter());
     forks();
     table::forks();
 }
 
+extern "C" fn parent() {
+    gate::leave();
+}
+
 extern "C" fn child() {
+    gate::is_forked();
     is_forked();
     table::is_forked();
 }
@@ -81,8 +88,9 @@ exported! {
     _Fork() -> libc::pid_t {
         before();
         let pid = real::_Fork();
-        if pid == 0 {
-            child();
+        match pid {
+            0 => child(),
+            _ => parent(),
         }
         or_not(pid)
     }

@@ -4,8 +4,8 @@
 use crate::arena::{self, RECORDS};
 use crate::cancelled::kept;
 use crate::record::{PLAIN, Record};
-use crate::users::is_alone;
-use crate::{log, real};
+use crate::users::{is_alone, quietly};
+use crate::{gate, log, real};
 use std::cell::Cell;
 use std::ffi::c_int;
 use std::ops::Range;
@@ -33,6 +33,8 @@ static COPY_OF: [AtomicI32; RECORDS + 1] = [const { AtomicI32::new(0) }; RECORDS
 const WAS: u32 = 1 << 31;
 /// How many there are.
 static COPIED: AtomicU32 = AtomicU32::new(0);
+/// Not as many descriptors are permitted as a copy takes.
+static IS_REFUSED: AtomicBool = AtomicBool::new(false);
 /// No higher descriptor was ever followed.
 static HIGHEST: AtomicU32 = AtomicU32::new(0);
 
@@ -82,14 +84,19 @@ pub fn hold(fd: c_int) -> Option<&'static Record> {
 /// says so first.
 #[inline]
 pub fn is_of(fd: c_int, record: &Record) -> bool {
-    let number = record.number();
-    entry(fd).is_some_and(|it| it.load(Ordering::Acquire) & !HANDED_ON == number)
+    number_of(fd) == record.number()
+}
+
+/// The number of its record, with what else is said of it.
+#[inline]
+fn number_of(fd: c_int) -> u32 {
+    entry(fd).map_or(0, |it| it.load(Ordering::Acquire) & !HANDED_ON)
 }
 
 /// Whether it is the end of a pair of sockets, and was of this record.
 #[inline]
 pub fn has_left(fd: c_int, record: &Record) -> bool {
-    entry(fd).is_some_and(|it| it.load(Ordering::Acquire) & !HANDED_ON == LEFT | record.number())
+    number_of(fd) == LEFT | record.number()
 }
 
 /// Gives it back.
@@ -123,16 +130,18 @@ pub fn follow(fd: c_int) {
 }
 
 /// A copy of a descriptor, by which its record's calls go on if it is closed, or becomes another, meanwhile. There may be none.
+/// Without signals: a handler that forks in between would leave a child a copy that it does not know of.
 pub fn copy(fd: c_int, record: &Record) {
-    // Not as many descriptors are permitted as it takes.
-    static IS_REFUSED: AtomicBool = AtomicBool::new(false);
-    let number = record.number();
-    let Some(place) = COPY_OF.get(number as usize) else {
-        return;
-    };
-    if place.load(Ordering::Acquire) != 0 || IS_REFUSED.load(Ordering::Relaxed) {
-        return;
+    let place = COPY_OF.get(record.number() as usize);
+    if let Some(place) = place.filter(|it| it.load(Ordering::Acquire) == 0)
+        && !IS_REFUSED.load(Ordering::Relaxed)
+        && COPIED.load(Ordering::Relaxed) < COPIES
+    {
+        quietly(|| copy_alone(fd, record.number(), place));
     }
+}
+
+fn copy_alone(fd: c_int, number: u32, place: &AtomicI32) {
     if COPIED.fetch_add(1, Ordering::AcqRel) < COPIES {
         // SAFETY: a new descriptor, or none.
         let own = unsafe { real::fcntl(fd, libc::F_DUPFD_CLOEXEC, NUMBERS.start as usize) };
@@ -140,7 +149,7 @@ pub fn copy(fd: c_int, record: &Record) {
             IS_REFUSED.store(true, Ordering::Relaxed);
         }
         // Whoever closes or replaces a number says so first: it was still this one's.
-        if NUMBERS.contains(&own) && is_of(fd, record) {
+        if NUMBERS.contains(&own) && number_of(fd) == number {
             set(own, COPY | number);
             let (done, not) = (Ordering::AcqRel, Ordering::Relaxed);
             if place.compare_exchange(0, own, done, not).is_ok() {
@@ -215,7 +224,9 @@ pub fn forget(fd: c_int) {
         if entry.load(Ordering::Acquire) == 0 {
             return;
         }
+        let inside = gate::enter();
         let number = entry.swap(0, Ordering::AcqRel) & !HANDED_ON;
+        drop(inside);
         if number & COPY != 0 {
             // The program closes all that it does not know.
             taken_back(number & !COPY, fd);
@@ -253,6 +264,11 @@ pub fn highest() -> c_int {
 #[inline]
 pub fn follows() -> bool {
     HIGHEST.load(Ordering::Relaxed) > 0
+}
+
+/// Whether this one is, or was.
+pub fn is_followed(fd: c_int) -> bool {
+    entry(fd).is_some_and(|it| it.load(Ordering::Acquire) != 0)
 }
 
 /// All descriptors that are followed, from one number to another.
@@ -341,8 +357,7 @@ fn recount() {
         held.store(WAS, Ordering::Release);
     }
     for fd in followed(0, u32::MAX) {
-        let number = entry(fd).map_or(0, |it| it.load(Ordering::Acquire) & !HANDED_ON);
-        if let Some(held) = held(number).filter(|it| it.load(Ordering::Acquire) > 0) {
+        if let Some(held) = held(number_of(fd)).filter(|it| it.load(Ordering::Acquire) > 0) {
             held.fetch_add(1, Ordering::AcqRel);
         }
     }

@@ -6,7 +6,7 @@
 use crate::calls::exported;
 use crate::cancelled::Held;
 use crate::record::RING;
-use crate::{real, receive, table};
+use crate::{gate, real, receive, table};
 use libc::{POLLIN, POLLRDNORM, epoll_event, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
 use std::cell::Cell;
 use std::ffi::{c_int, c_ulong};
@@ -336,7 +336,9 @@ exported! {
         })
     }
     epoll_ctl(set: c_int, what: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
+        let inside = table::is_followed(fd).then(gate::enter);
         let done = real::epoll_ctl(set, what, fd, event);
+        drop(inside);
         if done == 0 && what != libc::EPOLL_CTL_DEL {
             watches(fd);
         }

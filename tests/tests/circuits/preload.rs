@@ -6,6 +6,8 @@ use std::time::Duration;
 
 /// Both sides write and read by lot, and check each byte.
 const EXCHANGE: &str = include_str!("exchange.c");
+/// What numbers are others' meanwhile.
+const NUMBERS: &str = include_str!("numbers.c");
 /// What calls come to.
 const MANNERS: &str = include_str!("manners.c");
 
@@ -146,6 +148,15 @@ fn calls_come_to_what_they_come_to_without_it() {
     // Of the last half of what warmed each of its connections up at least.
     let [read, written] = rings.by_ring("manners");
     assert!(read > 3_000_000 && written > 3_000_000, "{read} {written}");
+}
+
+#[test]
+fn numbers_stand_still_while_a_circuit_leaves_its_ring() {
+    let rings = Rings::new();
+    rings.scene.compile("numbers", NUMBERS);
+    let said = rings.says("web", "exec {r} {f}/numbers 10.1.1.10");
+    let all = "a file's: 0; arming: 0 refused, 0 lost\nbeyond: EMFILE, xxx\n";
+    assert_eq!(said, all);
 }
 
 /// As programs do that know that TCP takes some megabytes: all is sent before anything is read, to an event loop that
