@@ -241,6 +241,8 @@ fn every_command_in_the_documents_is_one() {
         "docs/benching.md",
         "docs/circuits.md",
         "docs/circuits-rings.md",
+        "docs/circuits-differences.md",
+        "docs/circuits-figures.md",
     ] {
         let document = text(file);
         let mut code = spans(&document);

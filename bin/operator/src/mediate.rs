@@ -398,8 +398,10 @@ impl Mediator {
             Came::Receives { fd, until } => {
                 let slot = self.notes.as_ref().and_then(|notes| notes.slot(note));
                 let slot = slot.unwrap_or(u32::MAX);
+                let mut until = until;
                 if let Some(before) = self.datagrams.receivers.ended_by(&call) {
                     self.done_with(before.note);
+                    until = before.left_of(&call, until, Instant::now());
                 }
                 let receivers = &mut self.datagrams.receivers;
                 match receivers.wait(slot, (program, note, call), fd, until) {
@@ -432,25 +434,10 @@ impl Mediator {
                 let mut until = self.until.take();
                 let mut before = self.turn.take();
                 let own = self.asked.as_ref().map_or(0, |(own, _)| *own);
-                // A signal has it begin anew, and as TCP's it waits no longer for that: where its program has no time of
-                // its own, for else it is told of the signal.
-                let ended = self.waits.ended_by(&call);
-                if let Some((_, ended)) = &ended {
+                // A signal has it begin anew, and it waits no longer for that: neither than TCP would, nor than its program says.
+                if let Some((key, ended)) = self.waits.ended_by(&call) {
                     self.done_with(ended.note);
-                }
-                let told = ended
-                    .as_ref()
-                    .is_some_and(|(_, ended)| ended.ends_by_signal(&call));
-                if told && guard!("circuits-limited-signal") {
-                    self.done_with(note);
-                    let _ = listener.answer(call.id, Err(Errno::INTR));
-                    return;
-                }
-                if let Some((key, ended)) = ended {
-                    let gives_up = |it: &(Instant, Errno)| it.1 == Errno::TIMEDOUT;
-                    let is_same =
-                        own != 0 && ended.own == own && until.as_ref().is_some_and(gives_up);
-                    until = ended.until.filter(|it| is_same && gives_up(it)).or(until);
+                    until = ended.left_of(&call, (at, own), until, Instant::now());
                     before = Some(key);
                 }
                 let waits = Waits {

@@ -36,6 +36,21 @@ pub struct Receives {
     fd: OwnedFd,
 }
 
+impl Receives {
+    /// Until when the same call waits that comes after a signal has ended this one; `until`: by itself. As of those that wait for
+    /// connections: with a limit of its own it has what is left of that.
+    pub fn left_of(
+        &self,
+        again: &Notification,
+        until: Option<Instant>,
+        now: Instant,
+    ) -> Option<Instant> {
+        let is_same = (self.call.number, self.call.arguments) == (again.number, again.arguments);
+        let left = self.until.filter(|it| is_same && *it > now);
+        until.map(|until| left.map_or(until, |left| left.min(until)))
+    }
+}
+
 /// All of them.
 #[derive(Default)]
 pub struct Receivers {
@@ -334,6 +349,37 @@ mod tests {
         }
         assert!(now < began + LOOK, "{:?}", now - began);
         assert!(fill(&mut all, 10) > MOST / 8);
+    }
+
+    #[test]
+    fn a_call_that_a_signal_ended_has_what_is_left_of_its_limit() {
+        let mut all = Receivers::default();
+        let (quiet, _kept) = UnixDatagram::pair().unwrap();
+        let one = || OwnedFd::from(quiet.try_clone().unwrap());
+        let (now, long) = (Instant::now(), Duration::from_secs(9));
+        let early = now + Duration::from_secs(1);
+        for (before, left) in [
+            (Some(early), early),
+            (Some(now), now + long),
+            (None, now + long),
+        ] {
+            all.wait(7, (1, 1, call(1)), one(), before).unwrap();
+            let ended = all.ended_by(&call(2)).unwrap();
+            assert_eq!(ended.left_of(&call(2), Some(now + long), now), Some(left));
+            assert_eq!(
+                ended.left_of(&call(2), None, now),
+                None,
+                "it has none any more"
+            );
+            let other = Notification {
+                arguments: [9; 6],
+                ..call(2)
+            };
+            assert_eq!(
+                ended.left_of(&other, Some(now + long), now),
+                Some(now + long)
+            );
+        }
     }
 
     #[test]

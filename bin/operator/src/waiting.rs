@@ -31,12 +31,28 @@ pub struct Waits {
 }
 
 impl Waits {
-    /// Whether a signal ends it that has the same call begin again: where its program has a time of its own (SO_RCVTIMEO,
-    /// SO_SNDTIMEO), which would begin anew with each, no handler restarts it (signal(7)).
-    pub fn ends_by_signal(&self, again: &Notification) -> bool {
-        let is_limited = |errno| [Errno::AGAIN, Errno::INPROGRESS].contains(&errno);
-        let is_same = (self.call.number, self.call.arguments) == (again.number, again.arguments);
-        is_same && self.until.is_some_and(|(_, errno)| is_limited(errno))
+    /// Until when the same call waits that comes after a signal has ended this one (at a socket, and of one that is to be connected);
+    /// `until`: by itself. Whether the kernel began it again or its program did nobody tells: with a limit of its own
+    /// (SO_RCVTIMEO, SO_SNDTIMEO), which would else begin anew with each signal, it has what is left of that, if anything is.
+    pub fn left_of(
+        &self,
+        again: &Notification,
+        (at, own): (u64, u64),
+        until: Option<(Instant, Errno)>,
+        now: Instant,
+    ) -> Option<(Instant, Errno)> {
+        let as_tcp = |it: &(Instant, Errno)| it.1 == Errno::TIMEDOUT;
+        let same_call = (self.call.number, self.call.arguments) == (again.number, again.arguments);
+        let is_same = match until {
+            Some(it) if as_tcp(&it) => own != 0 && self.own == own,
+            _ => same_call && (self.at, self.own) == (at, own) && guard!("circuits-limited-signal"),
+        };
+        let left = self.until.zip(until).map(|(before, _)| before);
+        let goes_on = |it: &(Instant, Errno)| {
+            let is_its = until.is_some_and(|(_, errno)| errno == it.1);
+            is_same && is_its && (as_tcp(it) || it.0 > now)
+        };
+        left.filter(goes_on).or(until)
     }
 }
 
@@ -326,27 +342,57 @@ mod tests {
         assert_eq!(waiting.next(), 5);
     }
 
-    /// Where it has a time of its own, which would begin anew with each signal.
+    /// Or a limit of its program's own would begin anew with each signal.
     #[test]
-    fn a_signal_ends_what_has_a_limit_of_its_programs_own() {
-        let of = |errno: Option<Errno>| Waits {
-            until: errno.map(|errno| (Instant::now(), errno)),
-            ..waits(1, 7, Why::Accept, None)
+    fn who_comes_again_after_a_signal_has_what_is_left_of_its_time() {
+        let (now, second) = (Instant::now(), Duration::from_secs(1));
+        let with = |until| Waits {
+            own: 3,
+            until,
+            ..waits(1, 7, Why::Room, None)
         };
-        let again = of(None).call;
-        for (errno, ends) in [
-            (Some(Errno::AGAIN), true),
-            (Some(Errno::INPROGRESS), true),
-            (Some(Errno::TIMEDOUT), false),
-            (None, false),
+        let again = with(None).call;
+        let (early, late) = (now + second, now + 9 * second);
+        for (before, by_itself, left) in [
+            (Some(early), Some(late), early),
+            // It was over: a new one.
+            (Some(now), Some(late), late),
+            (None, Some(late), late),
         ] {
-            assert_eq!(of(errno).ends_by_signal(&again), ends, "{errno:?}");
+            for errno in [Errno::AGAIN, Errno::INPROGRESS] {
+                let with_limit = |it: Option<Instant>| it.map(|it| (it, errno));
+                let one = with(with_limit(before));
+                let told = one.left_of(&again, (7, 3), with_limit(by_itself), now);
+                assert_eq!(told, Some((left, errno)));
+                // At another socket it is another call, and so with other arguments.
+                for at in [(8, 3), (7, 4)] {
+                    assert_eq!(
+                        one.left_of(&again, at, with_limit(by_itself), now),
+                        with_limit(by_itself)
+                    );
+                }
+                let other = Notification {
+                    arguments: [9; 6],
+                    ..again
+                };
+                assert_eq!(
+                    one.left_of(&other, (7, 3), with_limit(by_itself), now),
+                    with_limit(by_itself)
+                );
+                // It has no limit any more.
+                assert_eq!(one.left_of(&again, (7, 3), None, now), None);
+            }
         }
-        let other = Notification {
-            arguments: [9; 6],
-            ..again
-        };
-        assert!(!of(Some(Errno::AGAIN)).ends_by_signal(&other));
+        // As TCP gives up, whatever it is called with.
+        let tcp = |it| Some((it, Errno::TIMEDOUT));
+        assert_eq!(
+            with(tcp(early)).left_of(&again, (8, 3), tcp(late), now),
+            tcp(early)
+        );
+        assert_eq!(
+            with(tcp(early)).left_of(&again, (8, 4), tcp(late), now),
+            tcp(late)
+        );
     }
 
     /// Those at which nobody waits any more are none for ever, and keep nobody from being one.

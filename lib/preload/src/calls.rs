@@ -83,8 +83,9 @@ unsafe fn parts<'a>(parts: *const iovec, n: usize) -> Option<&'a [iovec]> {
     }
     // SAFETY: the caller's promise.
     let parts = unsafe { std::slice::from_raw_parts(parts, n) };
-    let more = |all: isize, it: &iovec| all.checked_add(it.iov_len.try_into().ok()?);
-    parts.iter().try_fold(0, more).map(|_| parts)
+    // The kernel knows lengths with a sign.
+    let is_length = |it: &iovec| isize::try_from(it.iov_len).is_ok();
+    parts.iter().all(is_length).then_some(parts)
 }
 
 /// No part.
@@ -93,7 +94,7 @@ pub const EMPTY: iovec = iovec {
     iov_len: 0,
 };
 
-/// As many bytes as the kernel moves in a call (MAX_RW_COUNT), of these parts; `one` has room for a part of one.
+/// No more bytes than the kernel moves in a call (MAX_RW_COUNT), of these parts; `one` has room for a part of one.
 pub fn within<'a>(parts: &'a [iovec], one: &'a mut [iovec; 1]) -> &'a [iovec] {
     const MOST: usize = 0x7fff_f000;
     let mut all = 0;
@@ -355,13 +356,15 @@ unsafe fn leaves_passed(message: *const msghdr) -> bool {
 /// # Safety
 /// Its control bytes are as it says.
 unsafe fn passed(message: &msghdr) -> impl Iterator<Item = c_int> {
-    let there = |at: *mut cmsghdr| (!at.is_null()).then_some(at);
+    // One whose length goes round would come again.
+    let behind = |at: *mut cmsghdr, before: *mut cmsghdr| (at > before).then_some(at);
     let is_none = message.msg_control.is_null();
     // SAFETY: the caller's promise.
     let first = (!is_none).then(|| unsafe { libc::CMSG_FIRSTHDR(message) });
-    let all = std::iter::successors(first.and_then(there), move |at| {
+    let first = first.and_then(|at| behind(at, std::ptr::null_mut()));
+    let all = std::iter::successors(first, move |at| {
         // SAFETY: the caller's promise; each lies behind the one before, in those bytes.
-        there(unsafe { libc::CMSG_NXTHDR(message, *at) })
+        behind(unsafe { libc::CMSG_NXTHDR(message, *at) }, *at)
     });
     let end = (message.msg_control as usize).saturating_add(message.msg_controllen);
     all.flat_map(move |at| {

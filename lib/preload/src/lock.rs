@@ -225,16 +225,18 @@ pub fn is_here(number: u32) -> bool {
 /// end: no; so of another's child, where no descriptor is to be had.
 fn is_over(pid: rustix::process::Pid) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    use rustix::io::Errno;
     use rustix::process::{PidfdFlags, WaitId, WaitIdOptions, pidfd_open, waitid};
     match pidfd_open(pid, PidfdFlags::empty()) {
         Ok(it) => {
             let mut one = [PollFd::new(&it, PollFlags::IN)];
             poll(&mut one, Some(&Timespec::default())).is_ok_and(|ended| ended > 0)
         }
-        Err(_) => {
+        Err(Errno::MFILE | Errno::NFILE) => {
             // It stays to be waited for.
             let how = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
             matches!(waitid(WaitId::Pid(pid), how), Ok(Some(_)))
         }
+        Err(_) => false,
     }
 }

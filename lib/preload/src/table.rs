@@ -9,7 +9,7 @@ use crate::{gate, log, real};
 use std::cell::Cell;
 use std::ffi::c_int;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering, compiler_fence};
 
 /// Descriptors that are followed.
 const FDS: usize = 65_536;
@@ -24,13 +24,14 @@ const COPY: u32 = 1 << 29;
 const COPIES: u32 = 64;
 const NUMBERS: Range<c_int> = 384..512;
 
+/// Of an entry of [`HELD`]: it was before a fork.
+const WAS: u32 = 1 << 31;
+
 static TABLE: [AtomicU32; FDS] = [const { AtomicU32::new(0) }; FDS];
 /// Of each record, its descriptors and calls under way in this process.
 static HELD: [AtomicU32; RECORDS + 1] = [const { AtomicU32::new(0) }; RECORDS + 1];
 /// Of each record, this library's own copy of a descriptor; 0: none, and less: there is to be none.
 static COPY_OF: [AtomicI32; RECORDS + 1] = [const { AtomicI32::new(0) }; RECORDS + 1];
-/// Of an entry of [`HELD`]: it was before a fork.
-const WAS: u32 = 1 << 31;
 /// How many there are.
 static COPIED: AtomicU32 = AtomicU32::new(0);
 /// Not as many descriptors are permitted as a copy takes.
@@ -39,8 +40,19 @@ static IS_REFUSED: AtomicBool = AtomicBool::new(false);
 static HIGHEST: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
-    /// Calls of this thread that hold a record: one, and those of handlers that interrupt it.
+    /// Calls of this thread that hold a record, or are about to: one, and those of handlers that interrupt it.
     static CALLS: Cell<u32> = const { Cell::new(0) };
+}
+
+/// A handler that interrupts this thread from here on knows that it does.
+fn begins() {
+    CALLS.set(CALLS.get() + 1);
+    compiler_fence(Ordering::SeqCst);
+}
+
+fn is_over() {
+    compiler_fence(Ordering::SeqCst);
+    CALLS.set(CALLS.get().saturating_sub(1));
 }
 
 fn entry(fd: c_int) -> Option<&'static AtomicU32> {
@@ -61,22 +73,22 @@ pub fn hold(fd: c_int) -> Option<&'static Record> {
         if number == 0 || number & (LEFT | COPY) != 0 {
             return None;
         }
-        let count = held(number)?;
+        let (count, record) = (held(number)?, arena::record(number)?);
         let before = count.load(Ordering::Relaxed);
         let (done, not) = (Ordering::AcqRel, Ordering::Relaxed);
+        begins();
         if before == 0
             || count
                 .compare_exchange(before, before + 1, done, not)
                 .is_err()
         {
+            is_over();
             continue;
         }
-        let record = arena::record(number)?;
         if entry.load(Ordering::Acquire) & !HANDED_ON == number {
-            CALLS.set(CALLS.get() + 1);
             return Some(record);
         }
-        release(record);
+        put(record);
     }
 }
 
@@ -102,8 +114,8 @@ pub fn has_left(fd: c_int, record: &Record) -> bool {
 /// Gives it back.
 #[inline]
 pub fn put(record: &Record) {
-    CALLS.set(CALLS.get().saturating_sub(1));
     release(record);
+    is_over();
 }
 
 /// A descriptor, or a call, has it no more.
@@ -121,12 +133,14 @@ pub fn follow(fd: c_int) {
     if entry(fd).is_none() || fd <= 2 {
         return;
     }
+    begins();
     if let Some(record) = arena::begin() {
         if let Some(held) = held(record.number()) {
             held.store(1, Ordering::Release);
         }
         set(fd, record.number());
     }
+    is_over();
 }
 
 /// A copy of a descriptor, by which its record's calls go on if it is closed, or becomes another, meanwhile. There may be none.
@@ -199,6 +213,7 @@ fn uncopy(number: u32) {
 
 /// Another descriptor is of the same; `handed_on`: as the program believes.
 pub fn share(fd: c_int, record: &Record, handed_on: bool) {
+    begins();
     if let Some(held) = held(record.number()) {
         held.fetch_add(1, Ordering::AcqRel);
     }
@@ -206,9 +221,10 @@ pub fn share(fd: c_int, record: &Record, handed_on: bool) {
         // It is read and written as it is: only plain bytes may be there.
         record.stay();
         release(record);
-        return;
+    } else {
+        set(fd, record.number() | if handed_on { HANDED_ON } else { 0 });
     }
-    set(fd, record.number() | if handed_on { HANDED_ON } else { 0 });
+    is_over();
 }
 
 fn set(fd: c_int, value: u32) {
@@ -225,6 +241,7 @@ pub fn forget(fd: c_int) {
             return;
         }
         let inside = gate::enter();
+        begins();
         let number = entry.swap(0, Ordering::AcqRel) & !HANDED_ON;
         drop(inside);
         if number & COPY != 0 {
@@ -234,6 +251,7 @@ pub fn forget(fd: c_int) {
         if let Some(record) = arena::record(number) {
             release(record);
         }
+        is_over();
     }
 }
 
@@ -244,9 +262,11 @@ pub fn leaves(fd: c_int, record: &Record) {
         // Who has closed it meanwhile has said so.
         let is = |it: u32| (it & !HANDED_ON == number).then_some(LEFT | number);
         let (done, not) = (Ordering::AcqRel, Ordering::Relaxed);
+        begins();
         if entry.fetch_update(done, not, is).is_ok() {
             release(record);
         }
+        is_over();
     }
 }
 
@@ -365,6 +385,7 @@ fn recount() {
         if held.fetch_and(!WAS, Ordering::AcqRel) == WAS
             && let Some(record) = arena::record(number)
         {
+            uncopy(number);
             record.end();
         }
     }
