@@ -261,6 +261,53 @@ fn a_connected_socket_is_cut_and_joined_again_with_its_rule() {
     }
 }
 
+/// A server that answers each that asks may send to it by a rule of its own: that is no question, which who may ask no more
+/// would go on to answer.
+#[test]
+fn who_is_answered_is_answered_no_more_once_it_may_not_ask() {
+    const GOES_ON: &str = "
+import socket, sys, time
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(0.1); to = '10.1.1.10', 53; n = 0
+if 'c' in sys.argv: s.connect(to)
+while True:
+    try:
+        s.send(b'x') if 'c' in sys.argv else s.sendto(b'x', to)
+        s.recvfrom(100); n += 1; print('answered', n, flush=True)
+    except OSError: pass
+    time.sleep(0.05)
+";
+    let denied = |port: u16| {
+        let rule = format!(
+            "        - {{name: no, action: deny, from: {{endpoint: app}}, to: {{endpoint: web}}, protocol: udp, ports: [{port}]}}\n"
+        );
+        format!("{OPEN}    policy:\n      rules:\n{rule}")
+    };
+    let scene = scene(OPEN);
+    scene.file("goes-on.py", GOES_ON);
+    let _web = hear(&scene, "web", "10.1.1.10 53");
+    let apps = ["", "c"].map(|how| {
+        let line = format!("exec python3 {{f}}/goes-on.py {how}");
+        scene.start("app", &line, "answered 3")
+    });
+    let heard = || apps.each_ref().map(|it| it.out().lines().count());
+    let goes_on = |before: [usize; 2]| {
+        let more = |_: &e2e::Instance| heard().iter().zip(before).all(|(now, it)| *now > it + 3);
+        assert!(scene.instance.until(Duration::from_secs(10), more));
+    };
+    for _ in 0..2 {
+        scene.apply(&denied(99));
+        goes_on(heard());
+        scene.apply(&denied(53));
+        // What was under way comes still.
+        std::thread::sleep(Duration::from_millis(500));
+        let before = heard();
+        std::thread::sleep(Duration::from_secs(1));
+        assert_eq!(heard(), before, "connected or not");
+    }
+    scene.apply(OPEN);
+    goes_on(heard());
+}
+
 /// The thread that made and connected it is gone, and it is at another number.
 #[test]
 fn a_connected_socket_that_moved_is_cut_and_joined_again() {

@@ -21,6 +21,7 @@ impl Mediator {
         self.datagrams.epoch += 1;
         self.doubts_lost();
         self.settle();
+        self.asks_anew();
         self.review();
         self.tells_meter();
     }
@@ -31,6 +32,7 @@ impl Mediator {
         self.follows = notes.says_anything();
         // A call of before may be in the kernel still.
         self.accepts_natively = self.follows;
+        self.datagrams.follows = self.follows.then(Instant::now);
         // Whoever calls first: several wait at one listening socket, and who is noted may be dead.
         let noted = left.iter().map(|(_, note, _)| notes.put(*note));
         self.unblocked = noted

@@ -250,3 +250,144 @@ fn an_answer_is_found_by_its_way_however_many_could_have_asked() {
     mediator.lost(1);
     assert_eq!(mediator.ways_asked(), 0);
 }
+
+/// All may send to all by UDP, but as these rules say of who sends.
+fn but(denied: [bool; 2]) -> CompartmentTables {
+    let mut tables = tables();
+    let rules = |id, denies| {
+        let mut all = judged(image::rules::Action::Deny, id);
+        all.default = image::rules::Action::Allow;
+        for rule in &mut all.rules {
+            rule.region.protocol = decide::UDP..=decide::UDP;
+        }
+        all.rules.retain(|_| denies);
+        all
+    };
+    tables.rule_tables = vec![rules(5, denied[0]), rules(6, denied[1])];
+    (tables.endpoints[0].egress, tables.endpoints[1].egress) = (0, 1);
+    for endpoint in &mut tables.endpoints {
+        endpoint.connections = 64;
+    }
+    tables
+}
+
+/// Web asks, and a server answers for ever; each is allowed, and then web is not.
+#[test]
+fn what_was_asked_ends_with_its_rule_and_so_do_answers() {
+    let (ask, answer) = (way(WEB, NEAR), way(NEAR, WEB));
+    for connected in [false, true] {
+        let mut mediator = with_datagrams(&but([false, false]));
+        if connected {
+            mediator.table.connect_datagram(1, ask).unwrap();
+            mediator.links(1, NEAR);
+        }
+        let exchange = |mediator: &mut Mediator| {
+            let asked = mediator.may_send(WEB, 1, ask);
+            (asked, mediator.may_send(NEAR, 2, answer))
+        };
+        assert_eq!(exchange(&mut mediator), (Ok(Some(NEAR)), Ok(Some(WEB))));
+        // What another rule says changes nothing.
+        mediator.use_image(mapped(&but([false, false])));
+        assert_eq!(exchange(&mut mediator), (Ok(Some(NEAR)), Ok(Some(WEB))));
+        // Nor that who answers may ask nobody.
+        mediator.use_image(mapped(&but([false, true])));
+        assert_eq!(exchange(&mut mediator), (Ok(Some(NEAR)), Ok(Some(WEB))));
+        mediator.use_image(mapped(&but([false, false])));
+        assert_eq!(exchange(&mut mediator), (Ok(Some(NEAR)), Ok(Some(WEB))));
+        mediator.use_image(mapped(&but([true, false])));
+        assert_eq!(mediator.hunted(), if connected { vec![1] } else { vec![] });
+        // What waited unread is answered still.
+        for _ in 0..3 {
+            assert_eq!(
+                exchange(&mut mediator),
+                (Err(Errno::ACCESS), Ok(Some(WEB))),
+                "{connected}"
+            );
+        }
+        // Later it is a question, as any other.
+        mediator.ended_long_ago();
+        assert_eq!(mediator.may_send(NEAR, 2, answer), Ok(Some(WEB)));
+        assert_eq!(mediator.may_send(WEB, 1, ask), Ok(Some(NEAR)));
+    }
+}
+
+/// Each is connected to the other, and who of them asks is not known: each may what its own rule says.
+#[test]
+fn of_two_that_are_connected_to_each_other_each_goes_by_its_own_rule() {
+    for denied in [[true, false], [false, true]] {
+        let mut mediator = with_datagrams(&but([false, false]));
+        let (ask, answer) = (way(WEB, NEAR), way(NEAR, WEB));
+        mediator.table.connect_datagram(2, answer).unwrap();
+        mediator.table.connect_datagram(1, ask).unwrap();
+        mediator.links(2, WEB);
+        mediator.links(1, NEAR);
+        mediator.use_image(mapped(&but([false, false])));
+        assert!(mediator.hunted().is_empty());
+        for _ in 0..2 {
+            mediator.use_image(mapped(&but(denied)));
+            assert_eq!(mediator.hunted(), [if denied[0] { 1 } else { 2 }]);
+            let sent = [mediator.judge(WEB, &ask), mediator.judge(NEAR, &answer)];
+            assert_eq!(sent.map(|it| it.is_err()), denied);
+            // And again with its rule.
+            mediator.use_image(mapped(&but([false, false])));
+            assert!(mediator.hunted().is_empty());
+        }
+    }
+    // By one that is merely connected to who asks, and sends nothing, that one is not answered.
+    let mut mediator = with_datagrams(&but([false, false]));
+    assert_eq!(mediator.may_send(WEB, 1, way(WEB, NEAR)), Ok(Some(NEAR)));
+    mediator.table.connect_datagram(2, way(NEAR, WEB)).unwrap();
+    mediator.links(2, WEB);
+    mediator.use_image(mapped(&but([true, false])));
+    let denied = mediator.may_send(WEB, 1, way(WEB, NEAR));
+    assert_eq!(denied, Err(Errno::ACCESS));
+}
+
+/// A client sends natively: that it asked is seen where it is received, and it may be answered for as long as it may ask.
+#[test]
+fn what_is_asked_natively_is_known_by_who_receives_it() {
+    let mut mediator = with_datagrams(&but([false, false]));
+    let (ask, answer) = (way(WEB, NEAR), way(NEAR, WEB));
+    mediator.table.connect_datagram(1, ask).unwrap();
+    mediator.links(1, NEAR);
+    mediator.use_image(mapped(&but([false, false])));
+    mediator.datagrams.taken.push((
+        2,
+        crate::mediate::udp::Taken {
+            data: Vec::new(),
+            length: 0,
+            name: Some([1; 16]),
+        },
+    ));
+    mediator.hears_askers();
+    assert_eq!(mediator.may_send(NEAR, 2, answer), Ok(Some(WEB)));
+    mediator.use_image(mapped(&but([false, true])));
+    assert_eq!(mediator.may_send(NEAR, 2, answer), Ok(Some(WEB)));
+    assert!(mediator.hunted().is_empty());
+}
+
+/// So many others are asked that the first is not remembered; or an operator before remembered it.
+#[test]
+fn what_may_be_an_answer_to_what_was_forgotten_is_no_question_once_that_is_denied() {
+    let (ask, answer) = (way(WEB, NEAR), way(NEAR, WEB));
+    for follows in [false, true] {
+        let mut mediator = with_datagrams(&but([false, false]));
+        if follows {
+            mediator.datagrams.follows = Some(Instant::now());
+        } else {
+            assert_eq!(mediator.may_send(WEB, 1, ask), Ok(Some(NEAR)));
+            for port in 1000..1100 {
+                let mut other = ask;
+                other.remote.port = port;
+                mediator.may_send(WEB, 1, other).unwrap();
+            }
+        }
+        assert_eq!(mediator.may_send(NEAR, 2, answer), Ok(Some(WEB)));
+        assert_eq!(mediator.may_send(WEB, 1, ask), Ok(Some(NEAR)));
+        mediator.use_image(mapped(&but([false, false])));
+        assert_eq!(mediator.may_send(WEB, 1, ask), Ok(Some(NEAR)));
+        mediator.use_image(mapped(&but([true, false])));
+        assert_eq!(mediator.may_send(NEAR, 2, answer), Ok(Some(WEB)));
+        assert_eq!(mediator.may_send(WEB, 1, ask), Err(Errno::ACCESS));
+    }
+}

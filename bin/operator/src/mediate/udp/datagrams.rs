@@ -1,5 +1,7 @@
 //! UDP sockets: made, bound, connected; and whom each may send to.
 
+mod asked;
+
 use super::gone::Gone;
 use super::late::Late;
 use super::sent::Sent;
@@ -17,6 +19,8 @@ use std::time::{Duration, Instant};
 /// an answer that goes on (RFC 4787, REQ-5): they may answer.
 const ASKED: usize = 64;
 const ANSWERS: Duration = Duration::from_secs(300);
+/// What a rule ends may lie unread at whom was asked: what that one sends back so long after is no question of its own.
+const UNREAD: Duration = Duration::from_secs(30);
 /// Sockets with datagrams of calls that a signal ended, and such datagrams of one.
 const UNHEARD: usize = 64;
 /// Bytes of all that is kept so.
@@ -30,12 +34,18 @@ struct Judged {
     to: u32,
     epoch: u64,
     at: Instant,
+    /// It is not known to be an answer.
+    asks: bool,
+    /// It may be one all the same: the other way was allowed, and what was asked by it is not all remembered.
+    unsure: bool,
 }
 
-/// Sockets of an endpoint that have sent one way.
+/// Sockets of an endpoint that have sent one way, or are connected so.
 struct Askers {
     at: Instant,
     cookies: BTreeSet<u64>,
+    /// One is known to have sent; else they are connected, and may have sent natively or not.
+    sent: bool,
 }
 
 /// A datagram that was taken for a program.
@@ -54,6 +64,12 @@ pub(in crate::mediate) struct Datagrams {
     judged: BTreeMap<u64, BTreeMap<Way, Judged>>,
     /// Who of an endpoint that is there has sent which way, and when one did last.
     asked: BTreeMap<(u32, Way), Askers>,
+    /// The ways back of what was asked and is denied since: who is connected so has not asked for that.
+    ended: BTreeMap<(u32, Way), Instant>,
+    /// Sockets that have asked more than is remembered of one.
+    full: BTreeSet<u64>,
+    /// Since when this operator knows, if there was one before.
+    pub(in crate::mediate) follows: Option<Instant>,
     pub(in crate::mediate) sent: Sent,
     pub(in crate::mediate) gone: Gone,
     pub(in crate::mediate) spares: Spares,
@@ -125,6 +141,8 @@ impl Datagrams {
         }
         self.judged
             .retain(|cookie, _| live.contains(cookie) || gone.contains(cookie));
+        self.full
+            .retain(|cookie| live.contains(cookie) || gone.contains(cookie));
         self.asked.retain(|_, askers| {
             askers.cookies.retain(|cookie| live.contains(cookie));
             !askers.cookies.is_empty()
@@ -171,7 +189,7 @@ impl Datagrams {
     /// Whether a socket has sent this way of late, or is connected so.
     fn has_asked(&self, socket: &Socket, way: &Way) -> bool {
         let judged = self.judged.get(&socket.cookie());
-        let asked = judged.and_then(|all| all.get(way));
+        let asked = judged.and_then(|all| all.get(way)).filter(|it| it.asks);
         socket.way() == Some(*way) || asked.is_some_and(|it| it.at.elapsed() < ANSWERS)
     }
 }
@@ -212,7 +230,9 @@ impl Mediator {
             .iter()
             .any(|number| call.is(*number))
         {
-            self.receive(cookie, call)
+            let received = self.receive(cookie, call);
+            self.hears_askers();
+            received
         } else if call.is(libc::SYS_connect) {
             done(self.connect_datagram(slot, cookie, call))
         } else if call.is(libc::SYS_bind) {
@@ -288,7 +308,7 @@ impl Mediator {
         let outside = self.is_outside(slot, &way);
         let to = match outside {
             true => None,
-            false => self.may_send(slot, cookie, way)?,
+            false => self.may_ask((slot, cookie), way, false)?,
         };
         self.table.connect_datagram(cookie, way).map_err(number)?;
         self.seen(cookie, call);
@@ -370,6 +390,16 @@ impl Mediator {
         cookie: u64,
         way: Way,
     ) -> Result<Option<u32>, Errno> {
+        self.may_ask((slot, cookie), way, true)
+    }
+
+    /// The same of who sends, or is to be connected.
+    fn may_ask(
+        &mut self,
+        (slot, cookie): (u32, u64),
+        way: Way,
+        sends: bool,
+    ) -> Result<Option<u32>, Errno> {
         let now = Instant::now();
         let epoch = self.datagrams.epoch;
         if let Some(judged) = self.datagrams.judged.get_mut(&cookie)
@@ -379,8 +409,11 @@ impl Mediator {
             && (now.saturating_duration_since(judged.at) < ANSWERS || !guard!("circuits-silent"))
         {
             judged.at = now;
-            if let Some(asked) = self.datagrams.asked.get_mut(&(slot, way)) {
+            if judged.asks
+                && let Some(asked) = self.datagrams.asked.get_mut(&(slot, way))
+            {
                 asked.at = now;
+                asked.sent |= sends;
             }
             return Ok(Some(judged.to));
         }
@@ -403,25 +436,12 @@ impl Mediator {
         if to != slot {
             self.begins(&seen, decided.rules);
         }
-        let judged = self.datagrams.judged.entry(cookie).or_default();
-        let new = Judged { to, epoch, at: now };
-        judged.insert(way, new);
-        let asked = &mut self.datagrams.asked;
-        let askers = asked.entry((slot, way)).or_insert_with(|| Askers {
-            at: now,
-            cookies: BTreeSet::new(),
-        });
-        askers.at = now;
-        askers.cookies.insert(cookie);
-        if judged.len() > ASKED
-            && let Some(oldest) = judged
-                .iter()
-                .min_by_key(|(_, it)| it.at)
-                .map(|(way, _)| *way)
-        {
-            judged.remove(&oldest);
-            unasked(asked, (slot, oldest), cookie);
+        // What waits unread where it was sent is answered still, and that makes nobody's answer of what is denied.
+        let ended = self.datagrams.ended.get(&(slot, way));
+        if ended.is_some_and(|it| it.elapsed() < UNREAD) && guard!("circuits-ended-unread") {
+            return Ok(Some(to));
         }
+        self.is_noted((slot, cookie), (to, way), sends);
         // Those that could not answer before may now.
         let unlinked = [&self.datagrams.cut, &self.datagrams.doubted];
         if unlinked.iter().any(|all| !all.is_empty()) && guard!("circuits-asked-again") {
@@ -440,6 +460,14 @@ impl Mediator {
     #[cfg(test)]
     pub(in crate::mediate) fn ways_asked(&self) -> usize {
         self.datagrams.asked.len()
+    }
+
+    /// What waited unread when it was denied is not any more.
+    #[cfg(test)]
+    pub(in crate::mediate) fn ended_long_ago(&mut self) {
+        for at in self.datagrams.ended.values_mut() {
+            *at = at.checked_sub(UNREAD).unwrap();
+        }
     }
 
     /// It has sent nothing for so long that who answers may not.
@@ -469,6 +497,16 @@ impl Mediator {
 
     /// The same, with the rules.
     fn judged(&self, slot: u32, way: &Way) -> Result<(Decided, bool), Refused> {
+        self.judged_by(slot, way, true)
+    }
+
+    /// The same; not as an answer, unless it `may_answer`.
+    fn judged_by(
+        &self,
+        slot: u32,
+        way: &Way,
+        may_answer: bool,
+    ) -> Result<(Decided, bool), Refused> {
         if self.table.destination(slot, &way.remote.ip) == Some(slot) {
             let inside = Decided {
                 slot,
@@ -480,7 +518,7 @@ impl Mediator {
         let image = image.ok_or(decide::NO_IMAGE)?;
         let wish = Self::wish(slot, way);
         let (decided, is_answer) = match decide::decide(&image, &wish) {
-            Err(refused) if refused.errno == Errno::ACCESS => {
+            Err(refused) if refused.errno == Errno::ACCESS && may_answer => {
                 let answered = decide::decide_answer(&image, &wish).or(Err(refused))?;
                 if !self.was_asked(answered.slot, way) && guard!("circuits-answers") {
                     return Err(refused);
@@ -508,7 +546,11 @@ impl Mediator {
             let asker = self.table.socket(cookie);
             asker.is_some_and(|it| it.endpoint() == to && it.local().port == back.local.port)
         };
-        self.table.is_connected(to, &back) || self.datagrams.is_asked(to, &back, is_there)
+        // Who is connected may have sent natively.
+        let is_ended = self.datagrams.ended.contains_key(&(to, back));
+        let is_connected = self.table.is_connected(to, &back);
+        is_connected && !(is_ended && guard!("circuits-connected-ended"))
+            || self.datagrams.is_asked(to, &back, is_there)
     }
 
     /// The same, by who is gone. Another that has the port since did not ask.

@@ -358,7 +358,11 @@ impl Mediator {
                 }
                 continue;
             }
-            match self.judge(socket.endpoint(), &way) {
+            let judged = self.judge(socket.endpoint(), &way);
+            if let Ok((to, false)) = judged {
+                self.is_connected_to_ask(&socket, to, &way);
+            }
+            match judged {
                 Ok((to, _)) if !was_cut && !leads && !self.is_elsewhere(cookie, to) => {}
                 // Whether the other end is of circuits is not known to an operator that starts; that nobody has the
                 // address, or who had it is gone, is.
