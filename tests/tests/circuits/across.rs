@@ -588,3 +588,34 @@ fn what_was_closed_before_an_agreement_changes_is_not_counted_as_cut() {
         assert_eq!(compartment["operator"]["cut"], 0, "{compartment}");
     }
 }
+
+/// Many of them, of both sides, when the agreement goes: none is cut, or looked for, or there when it comes back.
+#[test]
+fn what_was_closed_before_an_agreement_goes_is_forgotten() {
+    const CLOSES: &str = "
+import socket
+for _ in range(600):
+    s = socket.create_connection(('10.1.200.10', 5432)); s.recv(100); s.close()
+";
+    const ACCEPTS: &str = "
+import socket
+s = socket.create_server(('10.1.1.10', 5432), backlog=64); print('serving', flush=True)
+while True: s.accept()[0].close()
+";
+    let scene = scene(SPEC);
+    scene.file("closes.py", CLOSES);
+    scene.file("accepts.py", ACCEPTS);
+    let _server = scene.start("red/db", "exec python3 {f}/accepts.py", "serving");
+    scene.says("blue/app", "exec python3 {f}/closes.py");
+    scene.apply(&without("- {name: reds-db"));
+    // Searches that are for nothing are over by then.
+    std::thread::sleep(Duration::from_secs(3));
+    let status = scene.instance.ask(&["status"]).unwrap();
+    for compartment in status["compartments"].as_array().unwrap() {
+        let operator = &compartment["operator"];
+        let said = ["cut", "unfound"].map(|it| operator[it].as_u64());
+        assert_eq!(said, [Some(0); 2], "{compartment}");
+    }
+    scene.apply(SPEC);
+    assert_eq!(circuits(&scene), [Value::Null; 0]);
+}

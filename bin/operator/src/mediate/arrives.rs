@@ -13,6 +13,8 @@ use std::time::Duration;
 
 /// So long it is asked about those that came by agreements in one look at what lives.
 const ASKED: Duration = Duration::from_millis(20);
+/// The same of those that an agreement's end, or a cut, is about: that is nobody's to ask for often.
+const ASKED_AT_END: Duration = Duration::from_millis(100);
 /// So many at a time.
 const AT_ONCE: usize = 64;
 /// Ports that are tried for somebody whose own another has here, as the endpoint sees them.
@@ -442,6 +444,28 @@ impl Mediator {
                 }
             }
             self.crossings.asked_up_to(*tag, begin + asked);
+        }
+        living
+    }
+
+    /// Those that live of these, in the table or not, that came by agreements.
+    pub(super) fn living_far(&self, all: &[circuit::Socket]) -> BTreeMap<u64, u64> {
+        let mut by_tag: BTreeMap<u16, Vec<(u32, u64)>> = BTreeMap::new();
+        for socket in all.iter().filter(|it| it.inode() != 0) {
+            let of = by_tag.entry(socket.crossing()).or_default();
+            of.push((socket.inode(), socket.cookie()));
+        }
+        let share = ASKED_AT_END / (by_tag.len() as u32).max(1);
+        let mut living = BTreeMap::new();
+        for (tag, of) in by_tag {
+            let since = Instant::now();
+            for some in of.chunks(AT_ONCE) {
+                self.beats();
+                match since.elapsed() < share {
+                    true => living.extend(self.crossings.living(tag, some)),
+                    false => living.extend(some.iter().map(|(inode, it)| (*it, (*inode).into()))),
+                }
+            }
         }
         living
     }

@@ -212,15 +212,19 @@ impl Mediator {
             self.hunts.is_new = true;
             return Vec::new();
         };
-        live.extend(self.living_crossings());
+        let far = self.hunts.ends.values().map(|it| it.socket);
+        let far: Vec<Socket> = far.filter(|it| it.inode() != 0).collect();
         if guard!("across-hunted") {
-            live.extend(self.living_hunted());
+            live.extend(self.living_far(&far));
         }
         // A listing may pass over some while others come and go: twice it does not.
         let is_whole = self.hunts.ends.keys().all(|it| live.contains_key(it));
         if !is_whole {
             live.extend(self.living().into_iter().flatten());
         }
+        let closed = far.iter().map(Socket::cookie);
+        let closed = closed.filter(|it| !live.contains_key(it)).collect();
+        self.forgets(&closed);
         // Nobody has what is gone, but perhaps a meter.
         self.hunts.ends.retain(|cookie, it| {
             live.contains_key(cookie)
@@ -376,19 +380,6 @@ impl Mediator {
     /// Whether anything is looked for.
     pub fn hunts(&self) -> bool {
         !self.hunts.ends.is_empty()
-    }
-
-    /// Those that live of what came by agreements and is in the table no more.
-    fn living_hunted(&self) -> BTreeMap<u64, u64> {
-        let mut by_tag: BTreeMap<u16, Vec<(u32, u64)>> = BTreeMap::new();
-        for Hunted { socket, .. } in self.hunts.ends.values() {
-            if socket.inode() != 0 && self.table.socket(socket.cookie()).is_none() {
-                let of = by_tag.entry(socket.crossing()).or_default();
-                of.push((socket.inode(), socket.cookie()));
-            }
-        }
-        let living = |(tag, of): (u16, Vec<_>)| self.crossings.living(tag, &of);
-        by_tag.into_iter().flat_map(living).collect()
     }
 
     /// So many circuits end because they are allowed no more.

@@ -387,10 +387,12 @@ impl Mediator {
         }
         let (let_in, waits) = self.refused_let_in(&image);
         denied.extend(let_in);
-        let crossings = self.review_crossings(&image);
+        let mut crossings = self.review_crossings(&image);
         let closed = self.closed_of(&crossings);
+        crossings.retain(|it| !closed.contains(&it.cookie()) || it.carrier().is_metered());
         let here = self.count_living(denied.iter().map(|(cookie, _)| *cookie));
-        self.counts_cut(here + crossings.len() - closed);
+        let living = crossings.iter().filter(|it| !closed.contains(&it.cookie()));
+        self.counts_cut(here + living.count());
         denied.extend(crossings.into_iter().map(|it| (it.cookie(), vec![it])));
         for (at, token) in waits {
             if guard!("circuits-let-in-waits") && self.table.withdraw(at, token).is_ok() {
@@ -407,6 +409,7 @@ impl Mediator {
             !ended
         });
         self.cut(denied);
+        self.forgets(&closed);
         self.review_datagrams();
         self.write();
     }
@@ -423,14 +426,49 @@ impl Mediator {
         all.iter().filter(|it| live.contains_key(it)).count()
     }
 
-    /// How many of those that came by agreements are closed, which it was not asked for yet: nobody is cut off by their end.
-    fn closed_of(&mut self, crossings: &[circuit::Socket]) -> usize {
-        if crossings.iter().all(|it| it.inode() == 0) {
-            return 0;
+    /// Which of these circuits across agreements are closed, of which nobody tells: nobody is cut off by their end, and
+    /// nobody has them who could be looked for. Those that programs here have began are in this namespace; of the others
+    /// it is asked where they are, for a while: of more it is taken that they live.
+    pub(super) fn closed_of(&self, crossings: &[circuit::Socket]) -> BTreeSet<u64> {
+        let is_here = |it: &&circuit::Socket| it.inode() == 0;
+        let mut live = self.living_far(crossings);
+        if crossings.iter().any(|it| is_here(&it)) {
+            // A listing may pass over some while others come and go: twice it does not.
+            for _ in 0..2 {
+                match self.living() {
+                    Some(all) if guard!("across-closed-here") => live.extend(all),
+                    _ => live.extend(crossings.iter().filter(is_here).map(|it| (it.cookie(), 0))),
+                }
+            }
         }
-        let live = self.living_crossings();
-        let closed = |it: &&circuit::Socket| it.inode() != 0 && !live.contains_key(&it.cookie());
-        crossings.iter().filter(closed).count()
+        let all = crossings.iter().map(circuit::Socket::cookie);
+        all.filter(|it| !live.contains_key(it)).collect()
+    }
+
+    /// Those are closed.
+    pub(super) fn forgets(&mut self, closed: &BTreeSet<u64>) {
+        let metered = |cookie| {
+            let socket = self.table.socket(cookie);
+            socket.is_some_and(|it| it.carrier().is_metered())
+        };
+        // What a meter carries goes on.
+        let gone = closed.iter().copied().filter(|it| !metered(*it));
+        let gone: BTreeSet<u64> = gone.collect();
+        if !gone.is_empty() && guard!("across-closed-forgotten") {
+            self.keeps(|cookie| !gone.contains(&cookie));
+            self.count();
+        }
+    }
+
+    /// Of others nothing more is known.
+    fn keeps(&mut self, lives: impl Fn(u64) -> bool) {
+        self.table.retain(&lives);
+        self.unheard.retain(|cookie, _| lives(*cookie));
+        self.unclaimed.retain(&lives);
+        self.settle_relays();
+        let tags = self.table.all().map(circuit::Socket::crossing).collect();
+        self.crossings.retain(&lives, &tags);
+        self.rings.retain(&lives);
     }
 
     /// Connections that proxies let in and that may be no more: those that programs have, and those that wait to be
@@ -513,14 +551,7 @@ impl Mediator {
         let gone: Vec<circuit::Socket> = self.table.all().filter(gone).copied().collect();
         self.datagrams.forget(&gone);
         self.datagrams.retain(&live);
-        self.table.retain(|cookie| live.contains(&cookie));
-        self.unheard.retain(|cookie, _| live.contains(cookie));
-        self.unclaimed.retain(|at| live.contains(&at));
-        self.settle_relays();
-        let tags = self.table.all().map(circuit::Socket::crossing).collect();
-        self.crossings
-            .retain(|cookie| live.contains(&cookie), &tags);
-        self.rings.retain(|began| live.contains(&began));
+        self.keeps(|cookie| live.contains(&cookie));
         if if_far {
             self.grows_from_here();
             let took = Duration::from_nanos(spent().saturating_sub(begun));

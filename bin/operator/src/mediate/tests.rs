@@ -224,6 +224,55 @@ fn what_is_closed_by_now_is_not_counted_as_cut() {
     assert_eq!(mediator.count_living(both.into_iter()), 2, "nobody knows");
 }
 
+/// Of circuits across an agreement that goes, begun here or accepted, those that are closed are forgotten; nobody is cut off
+/// by their end, and nobody has them who could be looked for.
+#[test]
+fn what_is_closed_across_an_agreement_is_forgotten_and_not_looked_for() {
+    let mut mediator = with_circuits(&tables());
+    let link = seqpacket::Socket::pair().unwrap().0;
+    let file = OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
+    let fds = [file, ::netlink::witness().unwrap()];
+    mediator.crossings.link(9, link, [7; 16], fds);
+    let mut all = Vec::new();
+    for port in 1..=4 {
+        let made = sockets::stream(true).unwrap();
+        let inode = rustix::fs::fstat(&made.fd).unwrap().st_ino as u32;
+        let table = &mut mediator.table;
+        let family = circuit::Family::V4;
+        table.create(made.cookie, WEB, family, 0).unwrap();
+        let to = Endpoint { ip: of(NEAR), port };
+        let (bytes, length) = circuit::write(family, to);
+        table
+            .connect_begin(made.cookie, &bytes[..length], 7)
+            .unwrap();
+        table.connected(made.cookie).unwrap();
+        // Those of even ports live where the other side has them.
+        let inode = if port % 2 == 0 { inode } else { 0 };
+        table.cross(made.cookie, 9, Carrier::Kernel, 1, inode);
+        all.push(made);
+    }
+    mediator.write();
+    let cookies: Vec<u64> = all.iter().map(|it| it.cookie).collect();
+    let closed = BTreeSet::from([cookies[0], cookies[1]]);
+    all.drain(..2);
+    let crossings = mediator.table.all().filter(|it| it.crossing() != 0);
+    let crossings: Vec<_> = crossings.copied().collect();
+    assert_eq!(mediator.closed_of(&crossings), closed);
+    mediator.use_image(mapped(&tables()));
+    let is_there = |mediator: &Mediator| {
+        let there = |it: &u64| mediator.table.socket(*it).is_some();
+        cookies.iter().map(there).collect::<Vec<_>>()
+    };
+    assert_eq!(is_there(&mediator), [false, false, true, true]);
+    let hunted = BTreeSet::from_iter(mediator.hunted());
+    assert_eq!(hunted, BTreeSet::from_iter(cookies[2..].iter().copied()));
+    // One that is closed while it is looked for.
+    all.drain(1..);
+    mediator.seeks();
+    assert_eq!(mediator.hunted(), cookies[2..3]);
+    assert_eq!(is_there(&mediator), [false, false, true, false]);
+}
+
 #[test]
 fn sockets_of_before_count() {
     let mut mediator = with_circuits(&tables());
