@@ -70,13 +70,18 @@ int main(int count, char **words) {
     inet_pton(AF_INET, words[1], &to.sin_addr);
     listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (bind(listener, (void *)&to, sizeof to) || listen(listener, 9)) return 1;
-    // Much is watched: to look through it takes a moment.
+    // Much is watched, of what is permitted: to look through it takes a moment.
+    struct rlimit limit;
+    getrlimit(RLIMIT_NOFILE, &limit);
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);
     set = epoll_create1(EPOLL_CLOEXEC);
     for (int k = 0; k < 800; k++) {
         struct epoll_event event = {.events = EPOLLIN};
         int one = eventfd(0, EFD_CLOEXEC), high = fcntl(one, F_DUPFD_CLOEXEC, 600);
         close(one);
-        if (high < 0 || epoll_ctl(set, EPOLL_CTL_ADD, high, &event)) return 3;
+        if (high < 0) break;
+        if (epoll_ctl(set, EPOLL_CTL_ADD, high, &event)) return 3;
     }
     int wrong = 0, lost = 0, refused = 0;
     for (long k = 0; k < 120; k++) {
@@ -114,8 +119,6 @@ int main(int count, char **words) {
     // Nothing takes the place of a number beyond what is permitted by now.
     made();
     int high = fcntl(fd, F_DUPFD_CLOEXEC, 300);
-    struct rlimit limit;
-    getrlimit(RLIMIT_NOFILE, &limit);
     limit.rlim_cur = 200;
     setrlimit(RLIMIT_NOFILE, &limit);
     int n = fcntl(high, F_SETFD, 0), error = errno;
