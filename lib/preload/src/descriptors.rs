@@ -63,14 +63,12 @@ fn copied(fd: c_int, closes: bool, kernel: impl FnOnce(bool) -> c_int) -> c_int 
         }
     }
     drop(inside);
-    if number >= 0 && number != fd {
-        if (0..=2).contains(&number) && !left(number) {
-            let errno = real::errno();
-            table::forget(number);
-            real::shut(number);
-            real::set_errno(errno);
-            number = -1;
-        }
+    if number != fd && (0..=2).contains(&number) && !left(number) {
+        let errno = real::errno();
+        table::forget(number);
+        real::shut(number);
+        real::set_errno(errno);
+        number = -1;
     }
     table::put(record);
     number
