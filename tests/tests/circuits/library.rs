@@ -593,6 +593,7 @@ try:
 except OSError: pass
 print(says(libc.dprintf(s.fileno(), b'none')), says(libc.syscall(1, s.fileno(), b'none', 4)), goes_on(s, c))
 for fd in own: os.close(fd)
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 os.setresuid(54321, 54321, 54321)
 for n in range(1, 200):
     resource.setrlimit(resource.RLIMIT_NPROC, (n, n + 999 if n == 1 else resource.getrlimit(resource.RLIMIT_NPROC)[1]))
