@@ -26,6 +26,8 @@ mod held;
 mod hostile;
 #[path = "circuits/instants.rs"]
 mod instants;
+#[path = "circuits/judged.rs"]
+mod judged;
 #[path = "circuits/late.rs"]
 mod late;
 #[path = "circuits/library.rs"]

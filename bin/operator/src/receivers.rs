@@ -45,8 +45,8 @@ impl Receives {
         until: Option<Instant>,
         now: Instant,
     ) -> Option<Instant> {
-        let is_same = (self.call.number, self.call.arguments) == (again.number, again.arguments);
-        let left = self.until.filter(|it| is_same && *it > now);
+        let is_alike = self.call.is_alike(again);
+        let left = self.until.filter(|it| is_alike && *it > now);
         until.map(|until| left.map_or(until, |left| left.min(until)))
     }
 }

@@ -42,10 +42,13 @@ impl Waits {
         now: Instant,
     ) -> Option<(Instant, Errno)> {
         let as_tcp = |it: &(Instant, Errno)| it.1 == Errno::TIMEDOUT;
-        let same_call = (self.call.number, self.call.arguments) == (again.number, again.arguments);
         let is_same = match until {
             Some(it) if as_tcp(&it) => own != 0 && self.own == own,
-            _ => same_call && (self.at, self.own) == (at, own) && guard!("circuits-limited-signal"),
+            _ => {
+                self.call.is_alike(again)
+                    && (self.at, self.own) == (at, own)
+                    && guard!("circuits-limited-signal")
+            }
         };
         let left = self.until.zip(until).map(|(before, _)| before);
         let goes_on = |it: &(Instant, Errno)| {

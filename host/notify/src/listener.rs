@@ -99,6 +99,14 @@ pub struct Notification {
     pub arguments: [u64; 6],
 }
 
+impl Notification {
+    /// Whether another asks for the same by the same words, as one does that the kernel restarts.
+    #[must_use]
+    pub fn is_alike(&self, other: &Notification) -> bool {
+        (self.number, self.arguments) == (other.number, other.arguments)
+    }
+}
+
 /// The descriptor that a filter was installed with. Any process that holds it may
 /// receive and answer; no privilege is asked for that.
 #[derive(Debug)]

@@ -45,8 +45,8 @@ fn ring<T>(fd: c_int, with: impl FnOnce(&Record) -> T) -> Option<T> {
     answer
 }
 
-/// A copy of a descriptor at a number, which programs that are executed take for theirs up to 2: `kernel` makes one, with the flag to close on exec as it is
-/// told, and answers its number. `closes`: as the program asked for.
+/// A copy of a descriptor at a number, which programs that are executed take for theirs up to 2. `kernel` makes one, with the flag
+/// to close on exec as it is told, and answers its number. `closes`: as the program asked for.
 fn copied(fd: c_int, closes: bool, kernel: impl FnOnce(bool) -> c_int) -> c_int {
     let Some(record) = table::hold(fd) else {
         return kernel(closes);
