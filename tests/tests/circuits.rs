@@ -8,6 +8,8 @@ mod across;
 mod captured;
 #[path = "circuits/chain.rs"]
 mod chain;
+#[path = "circuits/closed.rs"]
+mod closed;
 #[path = "circuits/containers.rs"]
 mod containers;
 #[path = "circuits/cpython.rs"]

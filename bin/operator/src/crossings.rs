@@ -12,7 +12,7 @@ mod shares;
 use crate::live;
 use crate::sockets::{self, Made};
 use command::Message;
-use command::verbs::{Cross, Crossed, Share, Uncross};
+use command::verbs::{Cross, Crossed, Shared, Uncross};
 use guard::guard;
 use rustix::io::Errno;
 use seqpacket::Socket;
@@ -111,8 +111,8 @@ pub enum Said {
     Cross(Cross),
     /// And does no more.
     Uncross(u64),
-    /// Its program has this circuit's memory.
-    Shares(u64),
+    /// Its program has a circuit's memory.
+    Shares(Shared),
 }
 
 /// All of a compartment.
@@ -228,8 +228,8 @@ impl Crossings {
         let Some((message, _)) = socket.recv().map_err(drop)? else {
             return Ok(None);
         };
-        if let Some(body) = message.body::<Share>() {
-            return Ok(Some(Said::Shares(body.id)));
+        if let Some(body) = message.body::<Shared>() {
+            return Ok(Some(Said::Shares(body)));
         }
         if let Some(body) = message.body::<Crossed>() {
             // A word of another agreement's side is none of this one.
@@ -381,15 +381,8 @@ impl Crossings {
     }
 
     /// The program here has a circuit's memory: the other side is told.
-    pub fn shares(&mut self, tag: u16, id: u64) {
-        self.say(
-            tag,
-            &Share {
-                id,
-                tag: 0,
-                errno: 0,
-            },
-        );
+    pub fn shares(&mut self, tag: u16, body: &Shared) {
+        self.say(tag, body);
     }
 
     /// A place is kept for who is to come by an agreement.

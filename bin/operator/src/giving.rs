@@ -67,6 +67,29 @@ impl Round {
         })
     }
 
+    /// Takes all pages of some back, whatever anybody does with them: who began each, and its memory.
+    ///
+    /// # Errors
+    /// As of [`Round::begin`].
+    pub fn take_back(slots: [u32; 2], all: &[(u64, BorrowedFd<'_>)]) -> Result<Round, Errno> {
+        let all = all.get(..AT_ONCE).unwrap_or(all);
+        let (hears, tells) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        let files = all.iter().map(|(_, file)| *file);
+        let keeps: Vec<BorrowedFd<'_>> = files.chain([tells.as_fd()]).collect();
+        apart(&keeps, || {
+            for (number, (_, file)) in all.iter().enumerate() {
+                let _ = shm::take_back(file, CAPACITY);
+                tell(&tells, number, Came::Over);
+            }
+        })?;
+        Ok(Round {
+            slots,
+            begun: Instant::now(),
+            hears,
+            rings: all.iter().map(|(began, _)| Some(*began)).collect(),
+        })
+    }
+
     /// What it has told since it was asked last, and whether it is over: of others nothing will come.
     pub fn hear(&mut self) -> (Vec<(u64, Came)>, bool) {
         let (mut heard, mut bytes) = (Vec::new(), [0; REPORT]);
@@ -119,21 +142,24 @@ impl Round {
     }
 }
 
+/// What came of one, by the copy. It allocates nothing.
+fn tell(tells: &OwnedFd, number: usize, came: Came) {
+    let (what, [one, other]) = match came {
+        Came::Moved(published) => (0, published),
+        Came::Unread => (1, [0; 2]),
+        Came::Over | Came::Lost => (2, [0; 2]),
+    };
+    let mut bytes = [0; REPORT];
+    let words = [what | (number as u64) << 8, one, other];
+    for (place, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+        *place = word.to_le_bytes();
+    }
+    let _ = rustix::io::write(tells, &bytes);
+}
+
 /// What the copy does. It allocates nothing.
 fn gives(all: &[(u64, BorrowedFd<'_>, [u64; 2])], tells: &OwnedFd) {
-    let tell = |number: usize, came: Came| {
-        let (what, [one, other]) = match came {
-            Came::Moved(published) => (0, published),
-            Came::Unread => (1, [0; 2]),
-            Came::Over | Came::Lost => (2, [0; 2]),
-        };
-        let mut bytes = [0; REPORT];
-        let words = [what | (number as u64) << 8, one, other];
-        for (place, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(words) {
-            *place = word.to_le_bytes();
-        }
-        let _ = rustix::io::write(tells, &bytes);
-    };
+    let tell = |number: usize, came: Came| tell(tells, number, came);
     let mut asked = [const { None }; AT_ONCE];
     for (number, ((_, file, seen), place)) in all.iter().zip(&mut asked).enumerate() {
         let Ok(words) = CircuitWords::map(*file) else {

@@ -42,7 +42,12 @@ impl Live {
         Ok(self.sockets()?.into_keys().collect())
     }
 
-    /// The same, each with its inode.
+    /// Those of these, by inode and cookie: inodes by cookies.
+    pub fn those(&self, asked: &[(u32, u64)]) -> Result<BTreeMap<u64, u64>, Errno> {
+        those(&self.0, asked)
+    }
+
+    /// The same of all, each with its inode.
     pub fn sockets(&self) -> Result<BTreeMap<u64, u64>, Errno> {
         send(&self.0, &request(), SendFlags::empty())?;
         let mut all = BTreeMap::new();

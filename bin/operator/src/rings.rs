@@ -5,7 +5,11 @@
 //! What is kept dies with this process: who asks its successor gets memory of its own, which
 //! the other never joins, and both go on by the socket; and of what both have no page is given back any more.
 
+mod closed;
+
 use crate::giving::{self, Came, NOTHING, Round};
+use closed::Closed;
+pub use closed::Far;
 use guard::guard;
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +19,7 @@ use stream::reclaim::LOOKS;
 use stream::{CAPACITY, Side};
 
 /// Rings of an endpoint at most, and with that bytes: 2 MiB each and a page, a gigabyte
-/// together, of which no page is taken before a program touches it.
+/// together, of which no page is taken before a program touches it. One counts until its memory is taken back.
 const MOST: u32 = 512;
 /// So many at most, whosever they are, when one is kept that another tenant's program may have.
 const MOST_ACROSS: u32 = 128;
@@ -34,14 +38,18 @@ const ROUNDS: usize = 4;
 const LATE: usize = 2;
 /// After so long it is asked what came of a round, or begun what found no room.
 const SOON: Duration = Duration::from_millis(60);
+/// Of circuits across agreements nobody tells that they are closed: it is asked so often which are.
+const ACROSS: Duration = Duration::from_secs(8);
 
 struct Ring {
     memory: Option<OwnedFd>,
     given: [bool; 2],
     /// The slots of both ends.
     slots: [u32; 2],
-    /// Another tenant has it too, and can have whoever touches it wait.
-    is_across: bool,
+    /// The end that accepted it, once that has it; 0: not known.
+    accepted: u64,
+    /// Another tenant has it too, and can have whoever touches it wait: its end.
+    across: Option<Far>,
     /// The writers' positions, as they were seen last.
     seen: [u64; 2],
     /// Looks since something moved.
@@ -70,6 +78,11 @@ pub struct Rings {
     /// When circuits are looked at.
     due: BTreeSet<(Instant, u64)>,
     rounds: Vec<Round>,
+    closed: Closed,
+    /// When it is asked next which live of those across agreements.
+    across: Option<Instant>,
+    /// When closed ones may be looked for again to make room.
+    looks: Option<Instant>,
 }
 
 impl Rings {
@@ -92,7 +105,7 @@ impl Rings {
                 let errno = error.raw_os_error();
                 errno.map_or(Errno::NOMEM, Errno::from_raw_os_error)
             })?;
-            self.insert(began, slots, memory, false);
+            self.insert(began, slots, memory, None);
         }
         let ring = self.all.get(&began);
         ring.and_then(|ring| ring.memory.as_ref())
@@ -104,17 +117,21 @@ impl Rings {
     ///
     /// # Errors
     /// NOBUFS: the endpoint has as many as it may.
-    pub fn keep(&mut self, own: u64, slot: u32, memory: OwnedFd) -> Result<(), Errno> {
+    pub fn keep(&mut self, own: u64, slot: u32, tag: u16, memory: OwnedFd) -> Result<(), Errno> {
         if self.has(own) {
             return Ok(());
         }
-        let has = self.counts.get(&slot).copied().unwrap_or(0);
-        let is_full = has >= MOST_ACROSS || self.kept >= KEPT / 4;
-        if is_full && guard!("across-rings-most") {
+        if !self.has_room_across(slot) && guard!("across-rings-most") {
             return Err(Errno::NOBUFS);
         }
-        self.insert(own, [slot; 2], memory, true);
+        self.insert(own, [slot; 2], memory, Some(Far::of(tag)));
         Ok(())
+    }
+
+    /// Whether an endpoint may have one more of those.
+    pub fn has_room_across(&self, slot: u32) -> bool {
+        let has = self.counts.get(&slot).copied().unwrap_or(0);
+        has < MOST_ACROSS && self.kept < KEPT / 4
     }
 
     /// Whether there is memory of a connection.
@@ -122,7 +139,7 @@ impl Rings {
         self.all.contains_key(&began)
     }
 
-    fn insert(&mut self, began: u64, slots: [u32; 2], memory: OwnedFd, is_across: bool) {
+    fn insert(&mut self, began: u64, slots: [u32; 2], memory: OwnedFd, across: Option<Far>) {
         for slot in ends(slots) {
             *self.counts.entry(slot).or_default() += 1;
         }
@@ -131,7 +148,8 @@ impl Rings {
             memory: Some(memory),
             given: [false; 2],
             slots,
-            is_across,
+            accepted: 0,
+            across,
             seen: NOTHING,
             unread: 0,
             wait: LOOKS,
@@ -140,36 +158,93 @@ impl Rings {
         self.all.insert(began, ring);
     }
 
+    /// Whether some of an endpoint's should be looked for that are closed, before there is no room: for a tenth of
+    /// the time, for it may have as many that live.
+    pub fn is_near_full(&self, slots: [u32; 2], is_across: bool) -> bool {
+        let is_early = self.looks.is_some_and(|after| Instant::now() < after);
+        if is_early && guard!("rings-looked-for") {
+            return false;
+        }
+        let most = if is_across { MOST_ACROSS } else { MOST };
+        let has = |slot: u32| self.counts.get(&slot).copied().unwrap_or(0);
+        ends(slots).any(|slot| has(slot) >= most / 4 * 3)
+    }
+
+    /// They were, which took so long.
+    pub fn looked_for(&mut self, took: Duration) {
+        self.looks = Some(Instant::now() + 10 * took);
+    }
+
     /// Whether both endpoints may have one more.
     pub fn has_room(&self, slots: [u32; 2]) -> bool {
         let has = |slot: u32| self.counts.get(&slot).copied().unwrap_or(0);
         self.kept < KEPT && ends(slots).all(|slot| has(slot) < MOST)
     }
 
-    /// A side has it; whether both have.
-    pub fn given(&mut self, began: u64, side: Side) -> bool {
+    /// A side has it, by this socket; whether both have.
+    pub fn given(&mut self, began: u64, side: Side, cookie: u64) -> bool {
         let Some(ring) = self.all.get_mut(&began) else {
             return false;
         };
         let was_given = ring.is_given();
         ring.given[side as usize] = true;
+        if side == Side::Accepted {
+            ring.accepted = cookie;
+        }
         if ring.is_given() && !was_given && ring.memory.is_some() {
             self.kept -= 1;
-            if ring.is_across || self.watched >= WATCHED {
+            if self.watched + self.closed.len() >= WATCHED {
                 ring.memory = None;
             } else {
                 self.watched += 1;
-                self.due.insert((Instant::now() + LOOKS, began));
+                match ring.across {
+                    None => drop(self.due.insert((Instant::now() + LOOKS, began))),
+                    Some(_) => drop(self.across.get_or_insert_with(|| Instant::now() + ACROSS)),
+                }
             }
         }
         ring.is_given()
     }
 
+    /// The other tenant's program has that of a circuit across an agreement, by this socket; whether both have. `None`:
+    /// there is none of it here.
+    pub fn given_far(&mut self, own: u64, side: Side, far: Far) -> Option<bool> {
+        if let Some(ring) = self.all.get_mut(&own) {
+            ring.across = Some(far);
+            return Some(self.given(own, side, far.cookie));
+        }
+        self.closed.is_of(own, far).then_some(false)
+    }
+
+    /// Other tenants' ends of closed circuits, of which it is to be asked now whether they live; of those that do not
+    /// the memory is taken back ([`Rings::is_over`]).
+    pub fn asks_far(&mut self) -> Vec<(u64, Far)> {
+        self.closed.asks()
+    }
+
+    /// The agreements whose other sides' ends it is asked for.
+    pub fn tags_of_closed(&self) -> impl Iterator<Item = u16> {
+        self.closed.tags()
+    }
+
+    /// The other end of that is closed too.
+    pub fn is_over(&mut self, own: u64) {
+        self.closed.is_over(own);
+    }
+
     /// Has pages given back that nobody uses; whether there are circuits of which it is not known whether
     /// they are there.
     pub fn tick(&mut self) -> bool {
-        let unread = self.hear();
+        let mut unread = self.hear();
         let now = Instant::now();
+        for slots in self.closed.tick() {
+            self.uncount(slots);
+        }
+        if self.across.is_some_and(|at| at <= now) {
+            let is_across = |ring: &Ring| ring.across.is_some();
+            self.across = self.all.values().any(is_across).then(|| now + ACROSS);
+            unread |= guard!("across-rings-asked");
+        }
         if self.due.first().is_none_or(|it| it.0 > now) {
             return unread;
         }
@@ -275,30 +350,42 @@ impl Rings {
             true => now + LOOKS,
             false => now + SOON,
         });
-        rounds.chain(first).min()
+        let others = self.across.into_iter().chain(self.closed.due(now));
+        rounds.chain(first).chain(others).min()
     }
 
-    /// Forgets those whose circuit is not there any more.
+    /// Forgets those whose circuit is not there any more: one that is closed at both ends. What its pages hold would be charged
+    /// to who touched them for as long as one of its ends had it mapped: they are taken back.
     pub fn retain(&mut self, is_there: impl Fn(u64) -> bool) {
-        let gone: Vec<u64> = self
-            .all
-            .keys()
-            .copied()
-            .filter(|it| !is_there(*it))
-            .collect();
+        let is_open = |began: u64, ring: &Ring| {
+            let by_other = ring.across.is_none() && ring.accepted != 0 && is_there(ring.accepted);
+            is_there(began) || (by_other && guard!("rings-half-closed"))
+        };
+        let all = self.all.iter();
+        let gone = all.filter(|(began, ring)| !is_open(**began, ring));
+        let gone: Vec<u64> = gone.map(|(began, _)| *began).collect();
         for began in gone {
-            let Some(ring) = self.all.remove(&began) else {
+            let Some(mut ring) = self.all.remove(&began) else {
                 continue;
             };
+            let memory = ring.memory.take();
             let count = match ring.is_given() {
                 true => &mut self.watched,
                 false => &mut self.kept,
             };
-            *count -= usize::from(ring.memory.is_some());
-            for slot in ends(ring.slots) {
-                if let Some(count) = self.counts.get_mut(&slot) {
-                    *count = count.saturating_sub(1);
-                }
+            *count -= usize::from(memory.is_some());
+            let is_shared = ring.is_given() || ring.across.is_some();
+            match memory.filter(|_| is_shared && guard!("rings-taken-back")) {
+                Some(memory) => self.closed.insert(began, ring.slots, memory, ring.across),
+                None => self.uncount(ring.slots),
+            }
+        }
+    }
+
+    fn uncount(&mut self, slots: [u32; 2]) {
+        for slot in ends(slots) {
+            if let Some(count) = self.counts.get_mut(&slot) {
+                *count = count.saturating_sub(1);
             }
         }
     }
@@ -324,12 +411,12 @@ mod tests {
         let one = inode(rings.memory(7, Side::Accepted, [1, 2]).unwrap());
         // Not heard of: it may ask again.
         assert_eq!(inode(rings.memory(7, Side::Accepted, [1, 2]).unwrap()), one);
-        rings.given(7, Side::Accepted);
+        rings.given(7, Side::Accepted, 77);
         let again = rings.memory(7, Side::Accepted, [1, 2]);
         assert_eq!(again.map(inode), Err(Errno::ALREADY));
         assert_eq!(inode(rings.memory(7, Side::Began, [1, 2]).unwrap()), one);
         assert_ne!(inode(rings.memory(8, Side::Began, [1, 2]).unwrap()), one);
-        rings.given(7, Side::Began);
+        rings.given(7, Side::Began, 7);
         assert_eq!(rings.kept, 1, "who has it keeps it");
         let again = rings.memory(7, Side::Began, [1, 2]);
         assert_eq!(again.map(inode), Err(Errno::ALREADY));
@@ -348,7 +435,10 @@ mod tests {
             assert_eq!(more.map(inode), Err(Errno::NOBUFS), "{slots:?}");
         }
         assert!(rings.memory(10_000, Side::Began, [3, 3]).is_ok());
+        // It counts until its pages are taken back.
         rings.retain(|began| began != 5);
+        assert!(!rings.has_room([1, 3]));
+        takes_back(&mut rings);
         assert!(rings.memory(9_999, Side::Began, [1, 3]).is_ok());
         assert!(!rings.has_room([1, 3]));
     }
@@ -358,11 +448,31 @@ mod tests {
         let mut rings = Rings::default();
         let memory = || shm::circuit_file(CAPACITY).unwrap();
         for own in 0..u64::from(MOST_ACROSS) {
-            assert_eq!(rings.keep(own, 1, memory()), Ok(()));
+            assert_eq!(rings.keep(own, 1, 5, memory()), Ok(()));
         }
-        assert_eq!(rings.keep(9_999, 1, memory()), Err(Errno::NOBUFS));
-        assert_eq!(rings.keep(9_999, 2, memory()), Ok(()));
+        assert_eq!(rings.keep(9_999, 1, 5, memory()), Err(Errno::NOBUFS));
+        assert_eq!(rings.keep(9_999, 2, 5, memory()), Ok(()));
         assert!(rings.memory(10_000, Side::Began, [1, 1]).is_ok());
+    }
+
+    #[test]
+    fn closed_ones_are_looked_for_before_there_is_no_room_and_not_for_each_call() {
+        let mut rings = Rings::default();
+        for began in 0..u64::from(MOST / 4 * 3) {
+            assert!(!rings.is_near_full([1, 2], false));
+            rings.memory(began, Side::Began, [1, 2]).unwrap();
+            given_to_both(&mut rings, began);
+        }
+        assert!(rings.has_room([1, 2]) && rings.is_near_full([2, 3], false));
+        assert!(!rings.is_near_full([3, 3], false));
+        rings
+            .keep(9_999, 3, 5, shm::circuit_file(CAPACITY).unwrap())
+            .unwrap();
+        assert!(!rings.is_near_full([3, 3], true) && rings.is_near_full([2, 2], true));
+        rings.looked_for(Duration::from_secs(9));
+        assert!(!rings.is_near_full([1, 2], false));
+        rings.looked_for(Duration::ZERO);
+        assert!(rings.is_near_full([1, 2], false));
     }
 
     #[test]
@@ -379,9 +489,64 @@ mod tests {
         assert!(rings.counts.values().all(|count| *count == 0));
     }
 
+    fn takes_back(rings: &mut Rings) {
+        rings.tick();
+        while rings.closed.len() > 0 {
+            std::thread::sleep(Duration::from_millis(1));
+            rings.tick();
+        }
+    }
+
+    #[test]
+    fn memory_is_one_closed_circuits_when_both_its_ends_are() {
+        let mut rings = Rings::default();
+        let pages = |fd: &OwnedFd| rustix::fs::fstat(fd).unwrap().st_blocks;
+        let memory = rings.memory(7, Side::Began, [1, 2]).unwrap();
+        let memory = memory.try_clone().unwrap();
+        rings.given(7, Side::Began, 7);
+        rings.given(7, Side::Accepted, 8);
+        rustix::io::pwrite(&memory, &[1; 64 << 10], 0).unwrap();
+        let before = pages(&memory);
+        // Who accepted it reads what is left.
+        rings.retain(|it| it != 7);
+        assert_eq!((rings.has(7), rings.closed.len()), (true, 0));
+        rings.retain(|it| it != 7 && it != 8);
+        assert_eq!((rings.has(7), rings.closed.len()), (false, 1));
+        assert_eq!(pages(&memory), before);
+        takes_back(&mut rings);
+        assert_eq!(pages(&memory), 0);
+        assert!(rings.counts.values().all(|count| *count == 0));
+    }
+
+    #[test]
+    fn of_circuits_across_agreements_it_is_asked_now_and_then_which_live() {
+        let mut rings = Rings::default();
+        let memory = shm::circuit_file(CAPACITY).unwrap();
+        rings.keep(1, 1, 5, memory).unwrap();
+        rings.given(1, Side::Began, 1);
+        assert_eq!((rings.tick(), rings.due()), (false, None));
+        let far = Far {
+            tag: 5,
+            inode: 6,
+            cookie: 7,
+            is_here: true,
+        };
+        assert_eq!(rings.given_far(1, Side::Accepted, far), Some(true));
+        assert!(rings.due().is_some() && !rings.tick());
+        rings.across = Some(Instant::now());
+        assert!(rings.tick() && !rings.tick());
+        // And its other end when this one is closed.
+        rings.retain(|_| false);
+        assert_eq!(rings.tags_of_closed().collect::<Vec<_>>(), [5]);
+        assert_eq!(rings.asks_far(), [(1, far)]);
+        rings.is_over(1);
+        takes_back(&mut rings);
+        assert_eq!(rings.given_far(1, Side::Accepted, far), None);
+    }
+
     fn given_to_both(rings: &mut Rings, began: u64) {
-        rings.given(began, Side::Began);
-        rings.given(began, Side::Accepted);
+        rings.given(began, Side::Began, began);
+        rings.given(began, Side::Accepted, 0);
     }
 
     /// Looks so often at all of them that something must have come of it, whatever the time.
@@ -405,7 +570,7 @@ mod tests {
         let pages = |fd: &OwnedFd| rustix::fs::fstat(fd).unwrap().st_blocks / 8;
         let mut rings = Rings::default();
         rings
-            .keep(1, 1, shm::circuit_file(CAPACITY).unwrap())
+            .keep(1, 1, 5, shm::circuit_file(CAPACITY).unwrap())
             .unwrap();
         rings.memory(2, Side::Began, [1, 2]).unwrap();
         let all = [1, 2].map(|began| {
@@ -415,7 +580,7 @@ mod tests {
         for began in [1, 2] {
             given_to_both(&mut rings, began);
         }
-        assert_eq!((rings.kept, rings.watched), (0, 1), "one is another's too");
+        assert_eq!((rings.kept, rings.watched), (0, 2));
         let data = stream::data_at(Side::Began, CAPACITY) as u64;
         for memory in &all {
             rustix::io::pwrite(memory, &[1; 64 << 10], data).unwrap();
@@ -435,7 +600,10 @@ mod tests {
         assert!((3..5).contains(&asked), "{asked}");
         rings.retain(|_| false);
         assert_eq!((rings.watched, rings.all.len()), (0, 0));
+        rings.is_over(1);
+        takes_back(&mut rings);
         looks(&mut rings, 1);
+        rings.across = None;
         assert_eq!(rings.due(), None);
     }
 

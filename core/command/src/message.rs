@@ -291,10 +291,12 @@ verbs! {
     /// operator → operator: nobody wants it any more.
     Uncross = 155,
     /// operator → supervisor: memory for a circuit across an agreement is asked for; → both operators: fd: it is
-    /// this, or why none; operator → operator: the program here has it.
+    /// this, or why none.
     Share = 156,
     /// supervisor → operator: how many programs may be kept.
     ProgramLimit = 157,
+    /// operator → operator: the program here has a circuit's memory.
+    Shared = 158,
 }
 
 /// Why a request failed. `detail` in the answer's Done body says more.

@@ -56,7 +56,19 @@ pub fn is_large(memory: impl AsFd) -> bool {
 /// # Errors
 /// What the operating system refused.
 pub fn give_back(memory: impl AsFd, capacity: usize) -> io::Result<()> {
-    let from = data_at(Side::Began, capacity);
+    punch(memory, data_at(Side::Began, capacity), capacity)
+}
+
+/// Takes all its pages back, the words' too: nobody is to use it any more, and who has it mapped is charged for what it
+/// touches from then on.
+///
+/// # Errors
+/// What the operating system refused.
+pub fn take_back(memory: impl AsFd, capacity: usize) -> io::Result<()> {
+    punch(memory, 0, capacity)
+}
+
+fn punch(memory: impl AsFd, from: usize, capacity: usize) -> io::Result<()> {
     let bytes = file_bytes(capacity) - from;
     let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     rustix::fs::fallocate(memory, how, from as u64, bytes as u64).map_err(Into::into)

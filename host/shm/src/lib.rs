@@ -36,7 +36,7 @@ pub use circuit_ring::{
 pub use end::{ConsumerEnd, ProducerEnd};
 pub use file::{is_sealed_shape, memory_file, read_only, sparse_file};
 pub use guest::{Guest, GuestError, MAX_REGIONS, Region, most_notes, shared_bytes};
-pub use kept::{CircuitWords, give_back, is_large};
+pub use kept::{CircuitWords, give_back, is_large, take_back};
 pub use pages::{CountersPage, PeerWords, Recorder, Words};
 pub use pool::{Direction, Pair, Pool};
 pub use ring::{Breach, Doorbell, Geometry, PushError, State};

@@ -1,9 +1,9 @@
 //! Memory of circuits that cross agreements: the supervisor makes it and gives it to both sides, so
 //! that no descriptor goes from one tenant's operator to another's.
 
-use command::verbs::Share;
+use command::verbs::{Share, Shared};
 use rustix::io::Errno;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// An answer is waited for so long.
@@ -30,7 +30,7 @@ pub struct Shares {
     /// What the other side calls those that came, with the cookies of the sockets here.
     came: BTreeMap<(u16, u64), u64>,
     /// Of which the other side's program has it: it was told sooner than this side.
-    early: BTreeSet<(u16, u64)>,
+    early: BTreeMap<(u16, u64), Shared>,
     /// Of which the supervisor is to be asked.
     asks: Vec<Share>,
     may_ask: u32,
@@ -43,7 +43,7 @@ impl Default for Shares {
         Shares {
             asked: BTreeMap::new(),
             came: BTreeMap::new(),
-            early: BTreeSet::new(),
+            early: BTreeMap::new(),
             asks: Vec::new(),
             may_ask: BURST,
             filled: Instant::now(),
@@ -117,14 +117,14 @@ impl Shares {
 
     /// The other side's program has that of a connection of which this side is not told yet, or which has
     /// not come here.
-    pub fn other_is_early(&mut self, tag: u16, id: u64) {
+    pub fn other_is_early(&mut self, tag: u16, body: Shared) {
         if self.early.len() < EARLY {
-            self.early.insert((tag, id));
+            self.early.insert((tag, body.id), body);
         }
     }
 
-    /// Whether it was so; it is no more.
-    pub fn other_was_early(&mut self, tag: u16, id: u64) -> bool {
+    /// What it said, if it was so; it is no more.
+    pub fn other_was_early(&mut self, tag: u16, id: u64) -> Option<Shared> {
         self.early.remove(&(tag, id))
     }
 
@@ -156,7 +156,7 @@ impl Shares {
         let came = &self.came;
         let is_known = |it: &(u16, u64)| came.contains_key(it) || lives(it.1);
         if self.early.len() >= EARLY / 2 {
-            self.early.retain(is_known);
+            self.early.retain(|it, _| is_known(it));
         }
     }
 }
@@ -164,6 +164,15 @@ impl Shares {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn shared(id: u64) -> Shared {
+        Shared {
+            id,
+            cookie: 1,
+            inode: 2,
+            reserved: 0,
+        }
+    }
 
     #[test]
     fn who_asks_is_told_once_and_not_by_anothers_answer() {
@@ -190,21 +199,26 @@ mod tests {
     #[test]
     fn that_the_other_side_has_it_is_kept_until_this_side_does() {
         let mut memory = Shares::default();
-        memory.other_is_early(1, 70);
+        memory.other_is_early(1, shared(70));
         memory.came(1, 70, 7);
         memory.retain(|cookie| cookie == 7);
-        assert!(!memory.other_was_early(2, 70), "another agreement's");
-        assert!(memory.other_was_early(1, 70) && !memory.other_was_early(1, 70));
+        assert!(
+            memory.other_was_early(2, 70).is_none(),
+            "another agreement's"
+        );
+        let mut was = |id| memory.other_was_early(1, id).is_some();
+        assert!(was(70) && !was(70));
         memory.came(1, 71, 8);
-        memory.other_is_early(1, 71);
+        memory.other_is_early(1, shared(71));
         for id in 1000..2 * EARLY as u64 {
-            memory.other_is_early(1, id);
+            memory.other_is_early(1, shared(id));
         }
         assert_eq!(memory.early.len(), EARLY);
         // Those of which something is known here stay.
         memory.retain(|cookie| [8, 2000].contains(&cookie));
         assert_eq!(memory.early.len(), 2);
-        assert!(memory.other_was_early(1, 71) && memory.other_was_early(1, 2000));
+        let mut was = |id| memory.other_was_early(1, id).is_some();
+        assert!(was(71) && was(2000));
     }
 
     #[test]

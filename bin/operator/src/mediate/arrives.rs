@@ -36,7 +36,7 @@ impl Mediator {
     pub(super) fn crossing_said(&mut self, tag: u16, said: Said) {
         match said {
             Said::Nothing => {}
-            Said::Shares(id) => self.other_has_memory(tag, id),
+            Said::Shares(body) => self.other_has_memory(tag, body),
             Said::Cross(body) => self.asks_in(tag, body),
             Said::Uncross(id) => {
                 self.crossings.stops_waiting(tag, id);

@@ -3,7 +3,8 @@
 use super::leaves::ELSEWHERE;
 use super::*;
 use crate::decide::across;
-use command::verbs::Share;
+use crate::rings::Far;
+use command::verbs::{Share, Shared};
 use stream::{CAPACITY, GIVEN, Given, Side, VERSION};
 
 impl Mediator {
@@ -21,13 +22,7 @@ impl Mediator {
             _ => self.crossing(cookie)?,
         };
         let (began, side, slots) = found;
-        let lacks = |this: &Mediator| !this.rings.has(began) && !this.rings.has_room(slots);
-        if lacks(self) {
-            self.sweep_of(false);
-        }
-        if lacks(self) {
-            self.sweep_at_times();
-        }
+        self.makes_room(began, slots, tag != 0);
         if tag != 0 && !self.rings.has(cookie) {
             let id = self.number_across(cookie, side, call)?;
             return match self.crossings.memory.ask(cookie, tag, id) {
@@ -53,12 +48,33 @@ impl Mediator {
         call.tell_option(&given.to_bytes())?;
         if tag != 0 {
             let id = self.number_across(cookie, side, call)?;
-            self.crossings.shares(tag, id);
+            let inode = rustix::fs::fstat(call.fd()?)?.st_ino as u32;
+            let body = Shared {
+                id,
+                cookie,
+                inode,
+                reserved: 0,
+            };
+            self.crossings.shares(tag, &body);
         }
-        if self.rings.given(began, side) {
+        if self.rings.given(began, side, cookie) {
             self.table.carry(began, Carrier::Ring, 0);
         }
         Ok(Came::To(Ok(0)))
+    }
+
+    /// Some that are closed are looked for before an endpoint has as many as it may: what is taken back takes
+    /// a little.
+    fn makes_room(&mut self, began: u64, slots: [u32; 2], is_across: bool) {
+        if self.rings.has(began) || !self.rings.is_near_full(slots, is_across) {
+            return;
+        }
+        let begun = Instant::now();
+        match is_across {
+            true => drop(self.sweep_at_times()),
+            false => self.sweep_of(false),
+        }
+        self.rings.looked_for(begun.elapsed());
     }
 
     /// What both sides call a connection across an agreement.
@@ -108,13 +124,18 @@ impl Mediator {
         let kept = match (self.end_across(tag, body.id), memory) {
             (Some((cookie, _)), Some(memory)) => {
                 let may = self.crossing(cookie);
-                may.and_then(|(own, _, [slot, _])| self.rings.keep(own, slot, memory))
-                    .map(|()| cookie)
+                may.and_then(|(own, _, slots)| {
+                    self.makes_room(own, slots, true);
+                    self.rings.keep(own, slots[0], tag, memory)
+                })
+                .map(|()| cookie)
             }
             _ => Err(Errno::OPNOTSUPP),
         };
-        if kept.is_ok() && self.crossings.memory.other_was_early(tag, body.id) {
-            self.other_has_memory(tag, body.id);
+        if kept.is_ok()
+            && let Some(said) = self.crossings.memory.other_was_early(tag, body.id)
+        {
+            self.other_has_memory(tag, said);
         }
         let kept = kept.map(drop);
         self.crossings.memory.answered(tag, body.id, kept);
@@ -126,6 +147,21 @@ impl Mediator {
         if self.rings.tick() {
             self.sweep_at_times();
         }
+        for (own, far) in self.rings.asks_far() {
+            if !self.lives_far(far) {
+                self.rings.is_over(own);
+            }
+        }
+    }
+
+    /// Whether the other end of a circuit across an agreement lives; where that is not told it does.
+    fn lives_far(&self, far: Far) -> bool {
+        let asked = [(far.inode, far.cookie)];
+        let told = match far.is_here {
+            true => self.live.as_ref().and_then(|live| live.those(&asked).ok()),
+            false => Some(self.crossings.living(far.tag, &asked)),
+        };
+        told.is_none_or(|all| all.contains_key(&far.cookie))
     }
 
     /// When such are looked for.
@@ -140,20 +176,27 @@ impl Mediator {
     }
 
     /// The other side's program has the memory of a connection.
-    pub(super) fn other_has_memory(&mut self, tag: u16, id: u64) {
-        let Some((cookie, side)) = self.end_across(tag, id) else {
-            return self.crossings.memory.other_is_early(tag, id);
+    pub(super) fn other_has_memory(&mut self, tag: u16, said: Shared) {
+        let Some((cookie, side)) = self.end_across(tag, said.id) else {
+            return self.crossings.memory.other_is_early(tag, said);
         };
         let other = match side {
             Side::Began => Side::Accepted,
             Side::Accepted => Side::Began,
         };
-        if !self.rings.has(cookie) {
-            return self.crossings.memory.other_is_early(tag, id);
-        }
-        if self.rings.given(cookie, other) {
-            self.table.carry(cookie, Carrier::Ring, 0);
-            self.write();
+        let far = Far {
+            tag,
+            inode: said.inode,
+            cookie: said.cookie,
+            is_here: side == Side::Began,
+        };
+        match self.rings.given_far(cookie, other, far) {
+            None => self.crossings.memory.other_is_early(tag, said),
+            Some(false) => {}
+            Some(true) => {
+                self.table.carry(cookie, Carrier::Ring, 0);
+                self.write();
+            }
         }
     }
 

@@ -466,9 +466,10 @@ impl Mediator {
         self.unheard.retain(|cookie, _| lives(*cookie));
         self.unclaimed.retain(&lives);
         self.settle_relays();
-        let tags = self.table.all().map(circuit::Socket::crossing).collect();
-        self.crossings.retain(&lives, &tags);
         self.rings.retain(&lives);
+        let tags = self.table.all().map(circuit::Socket::crossing);
+        let tags = tags.chain(self.rings.tags_of_closed()).collect();
+        self.crossings.retain(&lives, &tags);
     }
 
     /// Connections that proxies let in and that may be no more: those that programs have, and those that wait to be

@@ -319,14 +319,27 @@ body! {
 }
 body! {
     /// Memory of a circuit that crosses an agreement. An operator asks the supervisor for it, which
-    /// gives the same to both sides. Between the operators: the program of who says it has it.
+    /// gives the same to both sides.
     Share: Share {
         /// [`Cross::id`].
         id: u64,
-        /// The agreement's tag on the side of who asks or is told; zero between operators.
+        /// The agreement's tag on the side of who asks or is told.
         tag: u32,
         /// Of an answer without memory: why.
         errno: u32,
+    }
+}
+body! {
+    /// The program of the operator that says so has a circuit's memory.
+    Shared: Shared {
+        /// [`Cross::id`].
+        id: u64,
+        /// Of the program's socket, of which it can be asked whether it lives.
+        cookie: u64,
+        /// Likewise.
+        inode: u32,
+        /// Zero.
+        reserved: u32,
     }
 }
 body! {
