@@ -20,6 +20,8 @@ mod datagrams;
 mod deaf;
 #[path = "circuits/death.rs"]
 mod death;
+#[path = "circuits/files.rs"]
+mod files;
 #[path = "circuits/heirs.rs"]
 mod heirs;
 #[path = "circuits/held.rs"]

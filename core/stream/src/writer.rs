@@ -84,7 +84,7 @@ impl<M: ProducerMemory> Writer<M> {
                 Phase::Ring => self.spill(line, bytes),
                 _ => {
                     let sent = line.send(&[], bytes)?;
-                    self.plain = self.plain.wrapping_add(sent as u64);
+                    self.sent_plain(sent);
                     Ok(sent)
                 }
             };
@@ -176,6 +176,16 @@ impl<M: ProducerMemory> Writer<M> {
         // Bytes in the socket are before any in the ring.
         let read = memory.load(ConsumerWord::Spilled);
         Ok(self.owed == 0 && self.head.rest().is_empty() && read == self.spilled)
+    }
+
+    /// Whether bytes still go by the socket as they are: whoever sends some there himself says how many.
+    pub fn is_plain(&self) -> bool {
+        self.phase == Phase::Plain
+    }
+
+    /// So many did, that somebody else sent. Only where [`Writer::is_plain`].
+    pub fn sent_plain(&mut self, n: usize) {
+        self.plain = self.plain.wrapping_add(n as u64);
     }
 
     /// Bytes that went by the socket and that the reader has not taken: until it has the ring is not used.

@@ -58,7 +58,7 @@ impl Rings {
     }
 
     /// Nothing went by a ring yet.
-    fn forget(&self) {
+    pub fn forget(&self) {
         let _ = std::fs::remove_file(format!("{}/rings", self.scene.files()));
     }
 }
