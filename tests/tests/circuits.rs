@@ -22,6 +22,8 @@ mod deaf;
 mod death;
 #[path = "circuits/files.rs"]
 mod files;
+#[path = "circuits/forks.rs"]
+mod forks;
 #[path = "circuits/heirs.rs"]
 mod heirs;
 #[path = "circuits/held.rs"]

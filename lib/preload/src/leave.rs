@@ -258,7 +258,7 @@ impl Way {
 fn carry(record: &Record, circuit: c_int, pair: c_int, [mut here, mut there]: [Way; 2]) -> ! {
     crate::lock::is_another();
     table::uncopies();
-    record.is_forked();
+    record.is_forked(crate::lock::is_there);
     // Signals to the program, and its terminal's, are not for this one.
     real::raw(libc::SYS_setsid, [0; 3]);
     // SAFETY: a set of all signals, and a name that ends.

@@ -142,13 +142,13 @@ impl Record {
         self.error.store(0, Ordering::Relaxed);
         self.write_lock.clear();
         self.read_lock.clear();
-        self.holds();
+        self.holds(is_there);
         self.state.store(COUNTED, Ordering::Release);
         true
     }
 
     /// This process has it.
-    pub fn holds(&self) {
+    fn holds(&self, mut is_there: impl FnMut(u32) -> bool) {
         let own = lock::process();
         let (done, not) = (Ordering::AcqRel, Ordering::Relaxed);
         let free = |it: &AtomicU32| it.compare_exchange(0, own, done, not).is_ok();
@@ -184,9 +184,9 @@ impl Record {
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
     }
 
-    /// This process was.
-    pub fn is_forked(&self) {
-        self.holds();
+    /// This process was; `is_there`: whether there is such a process.
+    pub fn is_forked(&self, is_there: impl FnMut(u32) -> bool) {
+        self.holds(is_there);
         self.forks_not();
     }
 

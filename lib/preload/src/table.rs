@@ -3,6 +3,7 @@
 
 use crate::arena::{self, RECORDS};
 use crate::cancelled::kept;
+use crate::lock::is_there;
 use crate::record::{PLAIN, Record};
 use crate::users::{is_alone, quietly};
 use crate::{gate, log, real};
@@ -357,7 +358,8 @@ pub fn is_forked() {
     if HIGHEST.load(Ordering::Acquire) == 0 {
         return;
     }
-    own().for_each(Record::is_forked);
+    let mut known = Known::default();
+    own().for_each(|it| it.is_forked(|pid| known.is_there(pid)));
     if CALLS.get() == 0 {
         recount();
         return;
@@ -368,6 +370,34 @@ pub fn is_forked() {
         if held.load(Ordering::Acquire) > 0 {
             place.store(-1, Ordering::Release);
         }
+    }
+}
+
+/// Processes that were asked for since a fork: the same few have all its sockets, and to ask is some system calls.
+struct Known {
+    all: [(u32, bool); 64],
+    asked: usize,
+}
+
+impl Default for Known {
+    fn default() -> Known {
+        let all = [(0, false); 64];
+        Known { all, asked: 0 }
+    }
+}
+
+impl Known {
+    fn is_there(&mut self, pid: u32) -> bool {
+        if let Some((_, there)) = self.all.iter().find(|(it, _)| *it == pid) {
+            return *there;
+        }
+        let there = is_there(pid);
+        let place = self.asked % self.all.len();
+        if let Some(place) = self.all.get_mut(place) {
+            *place = (pid, there);
+        }
+        self.asked += 1;
+        there
     }
 }
 
