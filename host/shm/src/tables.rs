@@ -8,7 +8,6 @@
 #![expect(unsafe_code, reason = "giving back by address")]
 
 use rustix::mm::Advice;
-use rustix::time::{ClockId, clock_gettime};
 use std::ptr::with_exposed_provenance_mut;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -89,9 +88,18 @@ pub(crate) fn enter(base: usize, len: usize) -> Place {
 /// This program is about to wait for something, or has time otherwise: what circuits have of page tables that were not
 /// used for a second or two is given back. Looks at the clock, and does no more most of the time.
 pub fn give_back_tables() {
-    let now = clock_gettime(ClockId::MonotonicCoarse);
-    let now = now.tv_sec.cast_unsigned() * 1000 + now.tv_nsec.cast_unsigned() / 1_000_000;
-    ALL.give_back(now);
+    ALL.give_back(now());
+}
+
+/// Milliseconds, by the C library's clock: rustix's looks for the kernel's itself, in memory that valgrind has hidden.
+fn now() -> u64 {
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: one that may be written. It cannot fail: the clock is there since Linux 2.6.32.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut now) };
+    now.tv_sec.cast_unsigned() * 1000 + now.tv_nsec.cast_unsigned() / 1_000_000
 }
 
 fn give(base: usize) {
