@@ -6,7 +6,11 @@
  *
  * A circuit is of one thread at a time, and of the process that made it: after fork the child
  * leaves it alone. Functions that return -1 have set errno; ECONNABORTED: the peer wrote nonsense
- * into what both have, and this circuit is dead. */
+ * into what both have, and this circuit is dead.
+ *
+ * One that blocks waits for as long as it takes: a signal ends no call (there is no EINTR), and
+ * SO_RCVTIMEO and SO_SNDTIMEO count for none. Who is to wait no longer than so sets it non-blocking,
+ * and polls: no call waits then. */
 #ifndef BULKHEAD_H
 #define BULKHEAD_H
 
@@ -49,13 +53,18 @@ ssize_t bulkhead_read(bulkhead_circuit *circuit, void *bytes, size_t length);
 ssize_t bulkhead_write(bulkhead_circuit *circuit, const void *bytes, size_t length);
 
 /* Room to make data in: how many bytes, at least `least`, from *at on; -1. EINVAL: more than
- * BULKHEAD_MOST. EAGAIN: it does not block and has no room. What is there is sent by bulkhead_commit alone, but the peer can see it,
+ * BULKHEAD_MOST. What was reserved before is given up. What is there is sent by bulkhead_commit alone, but the peer can see it,
  * and change it, at any time from now on: hence volatile. Until then nothing else is done with the
- * circuit. Where it goes by the socket this is a buffer. */
+ * circuit. Where it goes by the socket this is a buffer, also where the ring is full and it does not block: there is no EAGAIN. */
 #define BULKHEAD_MOST ((size_t)1 << 20)
 ssize_t bulkhead_reserve(bulkhead_circuit *circuit, size_t least, volatile void **at);
-/* EINVAL: more than was reserved, of which nothing is sent. */
-int bulkhead_commit(bulkhead_circuit *circuit, size_t length);
+/* Sends the first so many bytes of what was reserved: how many of them went; -1. All of them, if it
+ * blocks, or the room is in the ring; what was reserved beyond them is given up. Where it does not
+ * block, and the socket takes no more, it may be fewer, as by write(2): the rest stays reserved, where
+ * it is, and is committed by another call (of what is left) once a poll says that it is writable.
+ * Whoever writes or reserves before that gives it up. EAGAIN: none went, and all stays reserved.
+ * EINVAL: more than is reserved, of which nothing is sent. */
+ssize_t bulkhead_commit(bulkhead_circuit *circuit, size_t length);
 
 /* What has come: how many bytes, from *at on; 0: the stream has ended; -1. It stays until it is
  * consumed. The peer can change it at any time, between two looks too: hence volatile. What is

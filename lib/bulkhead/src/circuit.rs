@@ -1,6 +1,7 @@
 //! One connection.
 
 use crate::ask::memory_of;
+use crate::reserved::Room;
 use crate::socket::{Socket, is_over, sleep, wait, wake};
 use crate::{Peeked, Reserved};
 use rustix::event::PollFlags;
@@ -78,6 +79,10 @@ pub(crate) struct Ring {
 }
 
 /// A connection.
+///
+/// One that blocks waits for as long as it takes: a signal ends no call, and the socket's limits of time (`SO_RCVTIMEO`,
+/// `SO_SNDTIMEO`) count for none. Who is to wait no longer than so sets it non-blocking, and uses
+/// [`Circuit::wait_readable`] and [`Circuit::wait_writable`].
 pub struct Circuit {
     pub(crate) fd: OwnedFd,
     pub(crate) ring: Option<Ring>,
@@ -88,6 +93,7 @@ pub struct Circuit {
     /// What came and is peeked at, where it is not in the ring, and how much of it is consumed.
     pub(crate) held: Vec<u8>,
     pub(crate) consumed: usize,
+    pub(crate) room: Room,
     /// Since it was last looked whether the peer reads.
     bytes: usize,
     writes: u32,
@@ -122,6 +128,7 @@ impl Circuit {
             spin: Spin::default(),
             held: Vec::new(),
             consumed: 0,
+            room: Room::None,
             bytes: 0,
             writes: 0,
         }
@@ -211,7 +218,7 @@ impl Circuit {
         }
     }
 
-    /// Waits until there is something to read, or the stream has ended; `false`: the time is over.
+    /// Waits until there is something to read, or the stream has ended; `false`: the time is over. A signal ends it not.
     ///
     /// # Errors
     /// poll(2)'s.
@@ -245,7 +252,7 @@ impl Circuit {
         }
     }
 
-    /// Waits until a write takes bytes, or fails; `false`: the time is over.
+    /// Waits until a write takes bytes, or fails; `false`: the time is over. A signal ends it not.
     ///
     /// # Errors
     /// poll(2)'s; the peer's misdeed.
@@ -260,15 +267,16 @@ impl Circuit {
     }
 
     /// Room for at least so many bytes, to be filled and committed. Nothing of it is sent
-    /// otherwise.
+    /// otherwise. What was reserved before is given up. Where the ring has no room, and this circuit does not block, it is
+    /// a buffer, which goes by the socket as what is written then does.
     ///
     /// # Errors
-    /// `InvalidInput`: more than [`CAPACITY`](crate::CAPACITY), whichever way it goes. `WouldBlock`: it has no room now, and this circuit
-    /// does not block: a write goes on by the socket. Or as write(2).
+    /// `InvalidInput`: more than [`CAPACITY`](crate::CAPACITY), whichever way it goes. Or as write(2), but never `WouldBlock`.
     pub fn reserve(&mut self, min: usize) -> io::Result<Reserved<'_>> {
         if min > stream::CAPACITY {
             return Err(ErrorKind::InvalidInput.into());
         }
+        self.room = Room::None;
         self.look_at_peer()?;
         // Bound: none; it blocks as a write does.
         while self.way() == Way::Ring {
@@ -278,7 +286,7 @@ impl Circuit {
                 // As long as lies in a row.
                 let room = ring.writer.memory().reach(ring.writer.offset(0), room);
                 match room >= min.max(1) {
-                    true => return Ok(Reserved::ring(self, room)),
+                    true => return Ok(Reserved::new(self, Room::Ring(room))),
                     false => break,
                 }
             }
@@ -287,10 +295,10 @@ impl Circuit {
             }
             match self.blocks {
                 true => self.wait_for_room(min)?,
-                false => return Err(ErrorKind::WouldBlock.into()),
+                false => break,
             }
         }
-        Ok(Reserved::buffer(self, min.max(HELD)))
+        Ok(Reserved::new(self, Room::buffer(min.max(HELD))))
     }
 
     /// What has come, at least a byte; nothing: the stream has ended. It stays there until it is
@@ -319,11 +327,25 @@ impl Circuit {
         came.map(|_| Peeked::held(self))
     }
 
-    /// Sends so many bytes that were written in place: no more than there was room for.
+    /// Sends the first so many bytes of what was reserved; how many of them went. All of them, if this circuit blocks, or
+    /// the room is in the ring; what was reserved beyond them is given up. Where it does not block, and the socket takes no
+    /// more, it may be fewer, as by write(2). The rest stays reserved, and is committed by another call of this, once
+    /// [`Circuit::wait_writable`], or a poll, says so; whoever writes or reserves before that gives it up.
     ///
     /// # Errors
-    /// As write(2).
-    pub fn commit(&mut self, n: usize) -> io::Result<()> {
+    /// `InvalidInput`: more than is reserved. `WouldBlock`: none went, and all stays reserved. Or as write(2).
+    pub fn commit(&mut self, n: usize) -> io::Result<usize> {
+        if n > self.room.len() {
+            return Err(ErrorKind::InvalidInput.into());
+        }
+        match std::mem::take(&mut self.room) {
+            Room::None => Ok(0),
+            Room::Ring(_) => self.commit_in_ring(n).map(|()| n),
+            Room::Buffer(buffer, from) => self.commit_buffer(buffer, from, n),
+        }
+    }
+
+    fn commit_in_ring(&mut self, n: usize) -> io::Result<()> {
         self.bytes += n;
         self.writes += 1;
         match &mut self.ring {
@@ -335,6 +357,26 @@ impl Circuit {
             }
             None => Ok(()),
         }
+    }
+
+    /// So many bytes of a buffer, of which some went already.
+    fn commit_buffer(&mut self, buffer: Vec<u8>, from: usize, n: usize) -> io::Result<usize> {
+        let (mut at, end) = (from, from + n);
+        // Bound: the bytes.
+        while at < end {
+            match self.send(buffer.get(at..end).unwrap_or_default()) {
+                Ok(sent) => at += sent,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    self.room = Room::Buffer(buffer, at);
+                    return match at - from {
+                        0 => Err(error),
+                        went => Ok(went),
+                    };
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(n)
     }
 
     /// So many bytes of what was peeked at are used.
@@ -350,7 +392,7 @@ impl Circuit {
     }
 
     /// Sends bytes as a write does.
-    pub(crate) fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {
+    fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if bytes.is_empty() {
             return Ok(0);
         }
@@ -532,6 +574,7 @@ impl Read for Circuit {
 
 impl Write for Circuit {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.room = Room::None;
         self.send(bytes)
     }
     fn flush(&mut self) -> io::Result<()> {

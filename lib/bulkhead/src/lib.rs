@@ -24,7 +24,7 @@ pub use ask::{memory_of, takes_all_in_line};
 pub use circuit::{Circuit, Way};
 pub use listener::Listener;
 pub use peeked::Peeked;
-pub use reserved::{Place, Reserved};
+pub use reserved::Reserved;
 pub use shm::LINE;
 pub use stream::{Breach, CAPACITY, Side};
 

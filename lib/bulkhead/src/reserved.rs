@@ -9,36 +9,43 @@ use std::ptr::NonNull;
 /// Bytes that are made at a time, in memory of one's own.
 pub(crate) const CHUNK: usize = 4096;
 
-/// Where room lies.
-pub enum Place {
-    /// In the ring, which the peer can see and change; so many bytes.
-    Ring(NonNull<u8>, usize),
-    /// In memory of one's own.
-    Buffer(Vec<u8>),
+/// What was reserved and is neither committed nor given up.
+#[derive(Default)]
+pub(crate) enum Room {
+    #[default]
+    None,
+    /// So many bytes of the ring.
+    Ring(usize),
+    /// Memory of one's own, and how much of it went already.
+    Buffer(Vec<u8>, usize),
+}
+
+impl Room {
+    pub(crate) fn buffer(length: usize) -> Room {
+        Room::Buffer(vec![0; length], 0)
+    }
+
+    /// Bytes that may be committed.
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Room::None => 0,
+            Room::Ring(length) => *length,
+            Room::Buffer(buffer, went) => buffer.len().saturating_sub(*went),
+        }
+    }
 }
 
 /// Room in the ring, or in a buffer where there is none.
 pub struct Reserved<'a> {
     circuit: &'a mut Circuit,
     length: usize,
-    buffer: Option<Vec<u8>>,
 }
 
 impl<'a> Reserved<'a> {
-    pub(crate) fn ring(circuit: &'a mut Circuit, length: usize) -> Reserved<'a> {
-        Reserved {
-            circuit,
-            length,
-            buffer: None,
-        }
-    }
-
-    pub(crate) fn buffer(circuit: &'a mut Circuit, length: usize) -> Reserved<'a> {
-        Reserved {
-            circuit,
-            length,
-            buffer: Some(vec![0; length]),
-        }
+    pub(crate) fn new(circuit: &'a mut Circuit, room: Room) -> Reserved<'a> {
+        let length = room.len();
+        circuit.room = room;
+        Reserved { circuit, length }
     }
 
     /// Bytes of room.
@@ -55,15 +62,15 @@ impl<'a> Reserved<'a> {
     pub fn copy_from_slice(&mut self, at: usize, bytes: &[u8]) -> usize {
         let n = bytes.len().min(self.length.saturating_sub(at));
         let bytes = bytes.get(..n).unwrap_or_default();
-        match (&mut self.buffer, &mut self.circuit.ring) {
-            (Some(buffer), _) => {
+        match (&mut self.circuit.room, &mut self.circuit.ring) {
+            (Room::Buffer(buffer, _), _) => {
                 if let Some(place) = buffer.get_mut(at..at + n) {
                     place.copy_from_slice(bytes);
                 }
                 n
             }
-            (None, Some(ring)) => ring.writer.fill(at, bytes),
-            (None, None) => 0,
+            (_, Some(ring)) => ring.writer.fill(at, bytes),
+            (_, None) => 0,
         }
     }
 
@@ -88,8 +95,8 @@ impl<'a> Reserved<'a> {
     pub fn fill_lines(&mut self, bytes: usize, mut make: impl FnMut(usize) -> [u8; LINE]) -> usize {
         let bytes = bytes.min(self.length);
         let lines = bytes / LINE;
-        let in_place = match (&self.buffer, &self.circuit.ring) {
-            (None, Some(ring)) => {
+        let in_place = match (&self.circuit.room, &self.circuit.ring) {
+            (Room::Ring(_), Some(ring)) => {
                 let at = ring.writer.offset(0);
                 ring.writer.memory().write_lines(at, lines, &mut make)
             }
@@ -110,57 +117,41 @@ impl<'a> Reserved<'a> {
     /// read(2)'s.
     pub fn read_from(&mut self, fd: BorrowedFd<'_>, at: usize, most: usize) -> io::Result<usize> {
         let n = most.min(self.length.saturating_sub(at));
-        match (&mut self.buffer, &mut self.circuit.ring) {
-            (Some(buffer), _) => {
+        match (&mut self.circuit.room, &mut self.circuit.ring) {
+            (Room::Buffer(buffer, _), _) => {
                 let mut file = std::fs::File::from(fd.try_clone_to_owned()?);
                 file.read(buffer.get_mut(at..at + n).unwrap_or_default())
             }
-            (None, Some(ring)) => {
+            (_, Some(ring)) => {
                 let from = ring.writer.offset(at);
                 ring.writer.memory().read_from(fd.as_fd(), from, n)
             }
-            (None, None) => Ok(0),
+            (_, None) => Ok(0),
         }
     }
 
-    /// Where it lies, for who writes there by address: until [`Circuit::commit`], or the buffer is
-    /// written, nothing else may be done with the circuit.
-    pub fn into_place(self) -> Place {
-        if let Some(buffer) = self.buffer {
-            return Place::Buffer(buffer);
-        }
-        let ring = self.circuit.ring.as_ref();
-        let at = ring.and_then(|ring| {
-            let at = ring.writer.offset(0);
-            ring.writer.memory().place(at, self.length)
-        });
-        match at {
-            Some(at) => Place::Ring(at, self.length),
-            None => Place::Buffer(Vec::new()),
+    /// Where it lies, for who writes there by address, and how long it is: until all that is to go went by
+    /// [`Circuit::commit`] nothing else may be done with the circuit.
+    pub fn into_place(self) -> (NonNull<u8>, usize) {
+        let none = (NonNull::dangling(), 0);
+        match (&mut self.circuit.room, &self.circuit.ring) {
+            (Room::Buffer(buffer, _), _) => {
+                (NonNull::from(buffer.as_mut_slice()).cast(), self.length)
+            }
+            (_, Some(ring)) => {
+                let at = ring.writer.offset(0);
+                let at = ring.writer.memory().place(at, self.length);
+                at.map_or(none, |at| (at, self.length))
+            }
+            (_, None) => none,
         }
     }
 
-    /// Sends the first so many bytes.
+    /// Sends the first so many bytes; how many of them went, as [`Circuit::commit`], by which the rest goes.
     ///
     /// # Errors
-    /// As write(2).
-    pub fn commit(self, n: usize) -> io::Result<()> {
-        let n = n.min(self.length);
-        let Some(buffer) = self.buffer else {
-            return self.circuit.commit(n);
-        };
-        let mut bytes = buffer.get(..n).unwrap_or_default();
-        // Bound: the bytes.
-        while !bytes.is_empty() {
-            match self.circuit.send(bytes) {
-                Ok(sent) => bytes = bytes.get(sent..).unwrap_or_default(),
-                // It was reserved: it is sent.
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.circuit.wait_writable(None)?;
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
+    /// As there.
+    pub fn commit(self, n: usize) -> io::Result<usize> {
+        self.circuit.commit(n.min(self.length))
     }
 }

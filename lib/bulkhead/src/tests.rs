@@ -11,6 +11,8 @@ use std::time::Duration;
 use stream::ConsumerWord;
 use stream::reclaim::{Kept, Look, done, is_idle, look};
 
+mod reserves;
+
 fn pair_of(capacity: usize) -> (Circuit, Circuit) {
     let (a, b) = UnixStream::pair().unwrap();
     let memory = shm::circuit_file(capacity).unwrap();

@@ -20,7 +20,7 @@ static int answer(bulkhead_circuit *circuit)
         if (bulkhead_consume(circuit, n) || bulkhead_reserve(circuit, n, &room) < (ssize_t)n)
             return -1;
         memcpy((void *)room, copy, n);
-        if (bulkhead_commit(circuit, n))
+        if (bulkhead_commit(circuit, n) != (ssize_t)n)
             return -1;
     }
     return (int)there;

@@ -56,7 +56,7 @@ static int sends(bulkhead_circuit *circuit, int file)
         if (there < 0)
             return -1;
         n = read(file, (void *)room, least(left, (size_t)there < part ? (size_t)there : part));
-        if (n <= 0 || bulkhead_commit(circuit, (size_t)n))
+        if (n <= 0 || bulkhead_commit(circuit, (size_t)n) != n)
             return -1;
     }
     return 0;

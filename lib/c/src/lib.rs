@@ -5,19 +5,17 @@
     reason = "the caller is C: bulkhead.h says what it must keep to"
 )]
 
-use bulkhead::{Circuit, Place, Way};
+use bulkhead::{Circuit, Way};
 use std::ffi::{c_int, c_uint, c_void};
 use std::io::{Error, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::slice;
 use std::time::Duration;
 
-/// A circuit, and the room that was given for what goes by the socket.
+/// A circuit.
 pub struct Handle {
     circuit: Circuit,
-    buffer: Option<Vec<u8>>,
-    /// What may be committed, and consumed: C has no type that holds its caller to it.
-    reserved: usize,
+    /// What may be consumed: C has no type that holds its caller to it.
     peeked: usize,
 }
 
@@ -31,8 +29,6 @@ pub extern "C" fn bulkhead_from_fd(fd: c_int) -> *mut Handle {
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     Box::into_raw(Box::new(Handle {
         circuit: Circuit::from_fd(fd),
-        buffer: None,
-        reserved: 0,
         peeked: 0,
     }))
 }
@@ -131,12 +127,7 @@ pub unsafe extern "C" fn bulkhead_write(
     // SAFETY: the caller's promise: so many bytes that nobody changes meanwhile.
     let bytes = unsafe { slice::from_raw_parts(bytes.cast::<u8>(), length) };
     // SAFETY: the caller's promise.
-    unsafe {
-        with(circuit, |it| {
-            (it.reserved, it.buffer) = (0, None);
-            it.circuit.write(bytes).map(|n| n as isize)
-        })
-    }
+    unsafe { with(circuit, |it| it.circuit.write(bytes).map(|n| n as isize)) }
 }
 
 /// See `bulkhead.h`.
@@ -147,20 +138,10 @@ pub unsafe extern "C" fn bulkhead_reserve(
     at: *mut *mut c_void,
 ) -> isize {
     let reserve = |it: &mut Handle| {
-        let (place, length) = match it.circuit.reserve(least)?.into_place() {
-            Place::Ring(place, length) => {
-                it.buffer = None;
-                (place.as_ptr(), length)
-            }
-            Place::Buffer(buffer) => {
-                let buffer = it.buffer.insert(buffer);
-                (buffer.as_mut_ptr(), buffer.len())
-            }
-        };
-        it.reserved = length;
+        let (place, length) = it.circuit.reserve(least)?.into_place();
         if !at.is_null() {
             // SAFETY: the caller's promise: a pointer that may be written.
-            unsafe { at.write(place.cast()) };
+            unsafe { at.write(place.as_ptr().cast()) };
         }
         Ok(length as isize)
     };
@@ -170,30 +151,9 @@ pub unsafe extern "C" fn bulkhead_reserve(
 
 /// See `bulkhead.h`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn bulkhead_commit(circuit: *mut Handle, length: usize) -> c_int {
-    let commit = |it: &mut Handle| {
-        if length > it.reserved {
-            return Err(ErrorKind::InvalidInput.into());
-        }
-        it.reserved = 0;
-        let Some(buffer) = it.buffer.take() else {
-            return it.circuit.commit(length).map(|()| 0);
-        };
-        let mut bytes = buffer.get(..length).unwrap_or(&buffer);
-        // Bound: the bytes. What was reserved is sent.
-        while !bytes.is_empty() {
-            match it.circuit.write(bytes) {
-                Ok(n) => bytes = bytes.get(n..).unwrap_or_default(),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    it.circuit.wait_writable(None)?;
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(0)
-    };
+pub unsafe extern "C" fn bulkhead_commit(circuit: *mut Handle, length: usize) -> isize {
     // SAFETY: the caller's promise.
-    unsafe { with(circuit, commit) as c_int }
+    unsafe { with(circuit, |it| it.circuit.commit(length).map(|n| n as isize)) }
 }
 
 /// See `bulkhead.h`.
@@ -267,3 +227,6 @@ fn failed(errno: c_int) -> isize {
     unsafe { *libc::__errno_location() = errno };
     -1
 }
+
+#[cfg(test)]
+mod tests;

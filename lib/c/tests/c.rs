@@ -103,3 +103,30 @@ fn what_c_asks_for_wrongly_is_refused_and_nothing_is_sent() {
     // It sent what it asked for and no more.
     assert!(lines.next().is_none());
 }
+
+#[test]
+fn what_a_circuit_in_c_does_not_send_at_once_stays_reserved() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = compiled(folder.path(), "tests/commit.c");
+    let (mut own, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+    let mut command = Command::new(program);
+    command.stdin(OwnedFd::from(theirs)).stdout(Stdio::piped());
+    let mut child = Ended(command.stderr(Stdio::piped()).spawn().unwrap());
+    drop(command);
+    let mut lines = BufReader::new(child.0.stdout.take().unwrap()).lines();
+    let full = lines.next();
+    let mut came = Vec::new();
+    own.read_to_end(&mut came).unwrap();
+    let code = child.0.wait().unwrap();
+    let mut said = String::new();
+    let mut err = child.0.stderr.take().unwrap();
+    err.read_to_string(&mut said).unwrap();
+    assert!(code.success(), "{said}");
+    assert_eq!(full.unwrap().unwrap(), "full");
+    assert!(came.len() > 300_001 && came.len().is_multiple_of(300_001));
+    assert!(
+        came.iter()
+            .enumerate()
+            .all(|(n, byte)| *byte == (n % 251) as u8)
+    );
+}

@@ -25,7 +25,7 @@ int main(void)
         wrong += refused("the most", 0);
     wrong += refused("more than reserved", bulkhead_commit(circuit, (size_t)there + 1));
     memcpy((void *)room, "asked\n", 6);
-    if (bulkhead_commit(circuit, 6))
+    if (bulkhead_commit(circuit, 6) != 6)
         wrong += refused("what was reserved", 0);
     wrong += refused("twice", bulkhead_commit(circuit, 6));
     wrong += refused("nothing peeked", bulkhead_consume(circuit, 1));
