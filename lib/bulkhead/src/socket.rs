@@ -8,7 +8,7 @@ use shm::CircuitWaker;
 use std::io::{self, IoSlice};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicU32;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use stream::{Line, Stop};
 
 /// It, and what wakes a peer that sleeps by the memory.
@@ -65,16 +65,19 @@ pub(crate) fn wake(peer: &CircuitWaker) {
     }
 }
 
-/// Waits until the socket is as asked, failed or hung up; `false`: the time is over.
+/// Waits until the socket is as asked, failed or hung up; `false`: the time is over. A signal ends it not.
 pub(crate) fn wait(fd: &OwnedFd, flags: PollFlags, limit: Option<Duration>) -> io::Result<bool> {
-    let limit = limit.map(|limit| Timespec {
-        tv_sec: limit.as_secs() as i64,
-        tv_nsec: i64::from(limit.subsec_nanos()),
-    });
-    match poll(&mut [PollFd::new(fd, flags)], limit.as_ref()) {
-        Ok(n) => Ok(n > 0),
-        Err(Errno::INTR) => Ok(true),
-        Err(errno) => Err(errno.into()),
+    let begun = Instant::now();
+    // Bound: the signals.
+    loop {
+        let left = limit.map(|limit| limit.saturating_sub(begun.elapsed()));
+        // More than the kernel can count is for ever.
+        let left = left.and_then(|left| Timespec::try_from(left).ok());
+        match poll(&mut [PollFd::new(fd, flags)], left.as_ref()) {
+            Ok(n) => return Ok(n > 0),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
     }
 }
 

@@ -12,6 +12,7 @@ use stream::ConsumerWord;
 use stream::reclaim::{Kept, Look, done, is_idle, look};
 
 mod reserves;
+mod signals;
 
 fn pair_of(capacity: usize) -> (Circuit, Circuit) {
     let (a, b) = UnixStream::pair().unwrap();
