@@ -8,6 +8,7 @@ mod arrives;
 mod cuts;
 mod ended;
 mod gone;
+mod holders;
 mod leaves;
 mod listings;
 mod looks;
@@ -87,6 +88,7 @@ pub struct Mediator {
     sweeps_at: usize,
     /// Who asks for it can have that asked again from then on.
     sweeps_after: Option<Instant>,
+    asking: holders::Asking,
     listings: Listings,
     /// How long the call waits that is attempted, if it does, and what it is told then.
     until: Option<(Instant, Errno)>,
@@ -150,6 +152,7 @@ impl Default for Mediator {
             sweeps_at: GROWTH,
             follows: false,
             sweeps_after: None,
+            asking: holders::Asking::default(),
             listings: Listings::default(),
             until: None,
             turn: None,
@@ -522,8 +525,7 @@ impl Mediator {
         if call.is(libc::SYS_connect) {
             self.connect(slot, cookie, call)
         } else if call.is(libc::SYS_bind) {
-            self.bind(cookie, &call.address()?)?;
-            Ok(nothing)
+            self.bind(cookie, &call.address()?)
         } else if call.is(libc::SYS_listen) {
             self.listen(cookie, call)?;
             Ok(nothing)

@@ -74,6 +74,8 @@ pub enum Why {
     Meter,
     /// Memory that another tenant's program may have too.
     Memory,
+    /// To be told whether those live that have its port.
+    Port,
 }
 
 /// Where one waits, for what, and the how many-th of all it is.
@@ -233,13 +235,14 @@ impl Waiting {
 }
 
 /// All kinds.
-const WHYS: [Why; 6] = [
+const WHYS: [Why; 7] = [
     Why::Accept,
     Why::Room,
     Why::Relay,
     Why::Cross,
     Why::Meter,
     Why::Memory,
+    Why::Port,
 ];
 
 #[cfg(test)]

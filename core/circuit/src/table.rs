@@ -400,10 +400,37 @@ impl Table {
         Ok(())
     }
 
+    /// The sockets that keep one from the port of this address, of which it must have that one.
+    #[must_use]
+    pub fn in_the_way(&self, cookie: u64, address: &[u8]) -> Vec<Socket> {
+        let Ok((at, socket)) = self.find(cookie) else {
+            return Vec::new();
+        };
+        match parse_bind(socket.family, socket.options.v6only(), address) {
+            Ok(Endpoint { ip, port }) if port != 0 => {
+                let holders = self.conflicting(at, &socket, &ip, port);
+                holders.copied().collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
     /// Whether another has the port.
     fn conflict(&self, at: u32, socket: &Socket, ip: &Ip, port: u16) -> bool {
-        let mut holders = self.sockets.holders(socket.kind, socket.endpoint, port);
-        holders.any(|(other, it)| other != at && conflicts(socket, ip, it))
+        self.conflicting(at, socket, ip, port).next().is_some()
+    }
+
+    fn conflicting(
+        &self,
+        at: u32,
+        socket: &Socket,
+        ip: &Ip,
+        port: u16,
+    ) -> impl Iterator<Item = &Socket> {
+        let holders = self.sockets.holders(socket.kind, socket.endpoint, port);
+        let others = holders.filter(move |(other, _)| *other != at);
+        let others = others.map(|(_, it)| it);
+        others.filter(move |it| conflicts(socket, ip, it))
     }
 
     /// A port for a socket that binds to `ip`: that nobody has whose address overlaps, nor

@@ -619,3 +619,31 @@ while True: s.accept()[0].close()
     scene.apply(SPEC);
     assert_eq!(circuits(&scene), [Value::Null; 0]);
 }
+
+/// The other tenant's sockets, however many, make it no longer than it takes to ask: `bind` waits for that.
+#[test]
+fn a_server_starts_again_though_another_tenants_connections_to_it_were_many() {
+    const CLOSES: &str = "
+import resource, socket, time
+resource.setrlimit(resource.RLIMIT_NOFILE, (9000, 9000))
+idle = [socket.socket() for _ in range(4000)]
+for _ in range(600):
+    s = socket.create_connection(('10.1.200.10', 5432)); s.recv(100); s.close()
+print('closed', flush=True); time.sleep(60)
+";
+    // A second time at once, and not by SO_REUSEADDR.
+    const SERVES: &str = "
+import socket
+for many in (600, 0):
+    s = socket.socket(); s.bind(('10.1.1.10', 5432)); s.listen(64); print('serving', many, flush=True)
+    for _ in range(many): s.accept()[0].close()
+    s.close()
+";
+    let many = "attach: {circuits: {sockets: 6000}}";
+    let scene = scene(&SPEC.replace("attach: circuits", many));
+    scene.file("closes.py", CLOSES);
+    scene.file("serves.py", SERVES);
+    let server = scene.start("red/db", "exec python3 {f}/serves.py", "serving 600");
+    let _client = scene.start("blue/app", "exec python3 {f}/closes.py", "closed");
+    server.until("serving 0");
+}

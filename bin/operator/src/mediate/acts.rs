@@ -1,5 +1,6 @@
 //! What is done for a program: its socket is made, bound, connected, listens, accepts, is shut.
 
+use super::holders::Holders;
 use super::*;
 use crate::crossings::CONNECT;
 use crate::decide::Ruling;
@@ -77,15 +78,30 @@ impl Mediator {
         has < most * part / of && self.table.counts().0 < LIMITS.sockets as usize
     }
 
-    pub(super) fn bind(&mut self, cookie: u64, address: &[u8]) -> Result<(), Errno> {
+    pub(super) fn bind(&mut self, cookie: u64, address: &[u8]) -> Result<Came, Errno> {
         let chance = chance::number();
         let bind = |this: &mut Mediator| this.table.bind(cookie, address, true, chance);
-        // Whose port it was may be gone.
-        match self.once_swept(circuit::Errno::EADDRINUSE, bind) {
-            // The operator before did it.
-            Err(circuit::Errno::EINVAL) if self.again => Ok(()),
-            done => done.map_err(number),
+        let mut done = bind(self);
+        if done == Err(circuit::Errno::EADDRINUSE) {
+            // Whose port it was may be gone.
+            done = match self.who_holds(cookie, address) {
+                Holders::Gone => bind(self),
+                Holders::Live => done,
+                Holders::Unknown => {
+                    return Ok(Came::Waits {
+                        at: cookie,
+                        why: Why::Port,
+                    });
+                }
+                Holders::None => self.once_swept(circuit::Errno::EADDRINUSE, bind),
+            };
         }
+        match done {
+            // The operator before did it.
+            Err(circuit::Errno::EINVAL) if self.again => {}
+            done => done.map_err(number)?,
+        }
+        Ok(Came::To(Ok(0)))
     }
 
     /// What fails so is tried again without the sockets that are closed: of those of here at once,

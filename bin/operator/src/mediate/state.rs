@@ -461,7 +461,7 @@ impl Mediator {
     }
 
     /// Of others nothing more is known.
-    fn keeps(&mut self, lives: impl Fn(u64) -> bool) {
+    pub(super) fn keeps(&mut self, lives: impl Fn(u64) -> bool) {
         self.table.retain(&lives);
         self.unheard.retain(|cookie, _| lives(*cookie));
         self.unclaimed.retain(&lives);

@@ -1,5 +1,6 @@
 use super::*;
 
+mod holders;
 mod hunts;
 mod metered;
 mod outside;
@@ -54,7 +55,10 @@ fn what_is_closed_here_is_free_at_once_and_all_is_asked_for_at_times() {
     };
     let (one, other) = (made(&mut mediator), made(&mut mediator));
     mediator.opens(NEAR, 2);
-    let bind = |mediator: &mut Mediator, made: &Made| mediator.bind(made.cookie, &bytes[..length]);
+    let bind = |mediator: &mut Mediator, made: &Made| {
+        let came = mediator.bind(made.cookie, &bytes[..length]);
+        came.map(|_| ())
+    };
     assert_eq!(bind(&mut mediator, &one), Ok(()));
     let later = Instant::now() + Duration::from_secs(3600);
     mediator.sweeps_after = Some(later);
@@ -67,6 +71,7 @@ fn what_is_closed_here_is_free_at_once_and_all_is_asked_for_at_times() {
     let third = made(&mut mediator);
     mediator.sweeps_after = None;
     assert_eq!(bind(&mut mediator, &third), Err(Errno::ADDRINUSE));
+    assert_eq!(mediator.room_for(NEAR), Err(Errno::NFILE));
     let at_times = mediator.sweeps_after.expect("all is asked for");
     assert!(at_times <= Instant::now() + Duration::from_secs(1));
     // Of many that are made and closed as well.

@@ -32,6 +32,7 @@ impl Mediator {
             .chain(listings)
             .chain(self.next_timeout())
             .chain(self.rings_sleep())
+            .chain(self.holders_sleep())
             .chain(self.hunts_sleep())
             .min()?;
         Timespec::try_from(sleep).ok()
@@ -122,6 +123,7 @@ impl Mediator {
         self.unclaimed_tick(find);
         self.outside_tick();
         self.crossings_tick(find);
+        self.holders_tick(find);
         self.rings_tick();
         self.listings_tick();
         if self.datagrams.receivers.is_empty() {

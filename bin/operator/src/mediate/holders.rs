@@ -1,0 +1,158 @@
+//! Who has a port that a program wants: a socket that is closed has none, and nobody tells that it is. Of what was accepted
+//! from across an agreement the kernel goes through all of the other side's sockets for each. So those alone are
+//! asked of that are in the way, some at a time, and the call waits until all are known to be closed, or one to live.
+
+use super::*;
+
+/// So long it is asked about them at once.
+const ASKED: Duration = Duration::from_millis(10);
+/// So many at a time: one that lives is enough.
+const FEW: usize = 8;
+/// The next are asked of after so many times what that took, and after so long at most. Each that is closed is asked of once:
+/// whoever calls then has half of the time. Whose call fails may call as often as it likes.
+const PAUSE_TIMES: u32 = 1;
+const PAUSE_TIMES_IN_VAIN: u32 = 10;
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Those that are in the way of who wants a port.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Holders {
+    /// It wants no certain one.
+    None,
+    /// They are closed.
+    Gone,
+    /// One of them is not.
+    Live,
+    /// It waits to be told.
+    Unknown,
+}
+
+/// Whose turn it is.
+#[derive(Default)]
+pub(in crate::mediate) struct Asking {
+    /// From when on it is asked again.
+    pub(super) after: Option<Instant>,
+    /// Of whose calls one went on last: of another's endpoint the next does.
+    pub(super) last: u32,
+    /// Where a call waits that goes on now.
+    pub(super) turn: Option<u64>,
+}
+
+impl Asking {
+    fn is_due(&self) -> bool {
+        self.after.is_none_or(|after| after <= Instant::now())
+    }
+
+    /// Whether who waits at this socket has its turn.
+    pub(super) fn is_turn(&self, at: u64) -> bool {
+        self.turn == Some(at) && self.is_due()
+    }
+
+    fn took(&mut self, took: Duration, times: u32) {
+        let pause = (times * took).clamp(Duration::from_millis(1), PAUSE);
+        self.after = Some(Instant::now() + pause);
+    }
+}
+
+impl Mediator {
+    /// Whether those live that keep a socket from the port of this address: what is closed is forgotten.
+    pub(super) fn who_holds(&mut self, cookie: u64, address: &[u8]) -> Holders {
+        let mut all = self.table.in_the_way(cookie, address);
+        if all.is_empty() {
+            return Holders::None;
+        }
+        let is_here = |it: &circuit::Socket| it.inode() == 0;
+        if all.iter().any(is_here) {
+            self.sweep_of(false);
+            all = self.table.in_the_way(cookie, address);
+        }
+        if all.is_empty() {
+            return Holders::Gone;
+        }
+        if all.iter().any(is_here) || !guard!("circuits-port-holders") {
+            return Holders::Live;
+        }
+        // Who waits has its turn before one that comes.
+        let waits = self.waits.any(Why::Port) && self.asking.turn != Some(cookie);
+        if (waits || !self.asking.is_due()) && guard!("circuits-port-turns") {
+            return Holders::Unknown;
+        }
+        let (began, mut closed, mut lives) = (Instant::now(), BTreeSet::new(), false);
+        for some in all.chunks(FEW) {
+            self.beats();
+            let found = self.closed_far(some);
+            lives = found.len() < some.len();
+            closed.extend(found);
+            if lives || began.elapsed() >= ASKED {
+                break;
+            }
+        }
+        self.keeps(|cookie| !closed.contains(&cookie));
+        self.write();
+        self.count();
+        let times = if lives {
+            PAUSE_TIMES_IN_VAIN
+        } else {
+            PAUSE_TIMES
+        };
+        self.asking.took(began.elapsed(), times);
+        match lives {
+            true => Holders::Live,
+            false if closed.len() == all.len() => Holders::Gone,
+            false => Holders::Unknown,
+        }
+    }
+
+    /// Those of these that are closed and that no meter carries, which were accepted from across agreements.
+    fn closed_far(&self, all: &[circuit::Socket]) -> BTreeSet<u64> {
+        let live = self.living_far(all);
+        let closed = all.iter().filter(|it| !live.contains_key(&it.cookie()));
+        let mut carried = BTreeSet::new();
+        if closed.clone().any(|it| it.carrier().is_metered()) {
+            let mut here = BTreeSet::new();
+            // A listing may pass over some while others come and go: twice it does not.
+            for _ in 0..2 {
+                match self.living() {
+                    Some(more) => here.extend(more.into_keys()),
+                    None => return BTreeSet::new(),
+                }
+            }
+            carried = self.carried(&here);
+        }
+        let closed = closed.map(circuit::Socket::cookie);
+        closed.filter(|it| !carried.contains(it)).collect()
+    }
+
+    /// One of the calls goes on that wait for that, if it is time.
+    pub(super) fn holders_tick(&mut self, find: Find<'_>) {
+        if !self.waits.any(Why::Port) || !self.asking.is_due() {
+            return;
+        }
+        let Some((slot, _, at)) = self.next_holders() else {
+            return;
+        };
+        self.asking.last = slot;
+        self.asking.turn = Some(at);
+        self.table.stir(at);
+        self.wake(Also::Nobody, find);
+        self.asking.turn = None;
+    }
+
+    /// Of each endpoint in turns the call that waits longest: its slot, its number, and where it waits.
+    pub(super) fn next_holders(&self) -> Option<(u32, u64, u64)> {
+        let all = self.waits.sockets(Why::Port).into_iter();
+        let all = all.filter_map(|at| {
+            let socket = self.table.socket(at);
+            let slot = socket.map_or(0, circuit::Socket::endpoint);
+            Some((slot, self.waits.first(at, Why::Port)?, at))
+        });
+        all.min_by_key(|(slot, number, _)| (*slot <= self.asking.last, *slot, *number))
+    }
+
+    /// When that is.
+    pub(super) fn holders_sleep(&self) -> Option<Duration> {
+        let due = self.asking.after.unwrap_or_else(Instant::now);
+        let waits = self.waits.any(Why::Port);
+        waits.then(|| due.saturating_duration_since(Instant::now()))
+    }
+}

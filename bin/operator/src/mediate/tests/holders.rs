@@ -1,0 +1,171 @@
+//! A port whose sockets were accepted from across an agreement, where who wants it calls.
+
+use super::*;
+use crate::mediate::holders::Holders;
+use crate::waiting::Waits;
+use circuit::Family;
+
+/// Of NEAR, with an agreement by whose witness it is told what lives.
+fn with_agreement() -> Mediator {
+    let mut mediator = with_circuits(&tables());
+    mediator.opens(NEAR, 900);
+    let link = seqpacket::Socket::pair().unwrap().0;
+    let file = OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
+    let fds = [file, ::netlink::witness().unwrap()];
+    mediator.crossings.link(9, link, [7; 16], fds);
+    mediator
+}
+
+fn made(mediator: &mut Mediator, slot: u32) -> Made {
+    let made = sockets::stream(true).unwrap();
+    let created = mediator.table.create(made.cookie, slot, Family::V4, 0);
+    created.unwrap();
+    made
+}
+
+fn port_of_near() -> Vec<u8> {
+    let end = Endpoint {
+        ip: of(NEAR),
+        port: 80,
+    };
+    let (bytes, length) = circuit::write(Family::V4, end);
+    bytes[..length].to_vec()
+}
+
+/// So many connections that were accepted at NEAR's port, whose listening socket is closed.
+fn accepted(mediator: &mut Mediator, many: u16) -> Vec<Made> {
+    let listener = made(mediator, NEAR);
+    let table = &mut mediator.table;
+    let bound = table.bind(listener.cookie, &port_of_near(), true, 7);
+    bound.unwrap();
+    table.listen(listener.cookie, 900, [3; 16], 0).unwrap();
+    let mut all = Vec::new();
+    for port in 1..=many {
+        let made = sockets::stream(true).unwrap();
+        let inode = rustix::fs::fstat(&made.fd).unwrap().st_ino as u32;
+        let pending = Pending {
+            client: Endpoint { ip: of(WEB), port },
+            local: Endpoint {
+                ip: of(NEAR),
+                port: 80,
+            },
+            token: port.into(),
+            crossing: 9,
+            relayed: false,
+        };
+        let table = &mut mediator.table;
+        table.enqueue(listener.cookie, pending).unwrap();
+        let taken = table.crossed(listener.cookie, made.cookie, port.into(), 9);
+        taken.unwrap();
+        table.cross(made.cookie, 9, Carrier::Kernel, 1, inode);
+        all.push(made);
+    }
+    table_closes(mediator, listener);
+    all
+}
+
+fn table_closes(mediator: &mut Mediator, made: Made) {
+    mediator.table.closed(made.cookie).unwrap();
+    mediator.write();
+    drop(made);
+}
+
+/// What its call comes to in as many turns as there are.
+fn in_turns(mediator: &mut Mediator, made: &Made) -> Holders {
+    loop {
+        mediator.asking.turn = Some(made.cookie);
+        match mediator.who_holds(made.cookie, &port_of_near()) {
+            Holders::Unknown => std::thread::yield_now(),
+            known => return known,
+        }
+    }
+}
+
+fn is_bound(mediator: &mut Mediator, made: &Made) -> Option<Result<(), Errno>> {
+    match mediator.bind(made.cookie, &port_of_near()) {
+        Ok(Came::To(Ok(_))) => Some(Ok(())),
+        Ok(Came::Waits { why: Why::Port, .. }) => None,
+        Err(errno) => Some(Err(errno)),
+        Ok(_) => panic!("it is something else"),
+    }
+}
+
+/// When the others are asked of, and how many there are, is no matter.
+#[test]
+fn a_port_is_free_when_what_came_to_it_by_an_agreement_is_closed() {
+    let mut mediator = with_agreement();
+    let later = Some(Instant::now() + Duration::from_secs(3600));
+    mediator.sweeps_after = later;
+    let mut all = accepted(&mut mediator, 300);
+    let wants = made(&mut mediator, NEAR);
+    let last = all.pop();
+    drop(all);
+    assert_eq!(in_turns(&mut mediator, &wants), Holders::Live);
+    drop(last);
+    // A process that another test is starting may have it for a moment.
+    while in_turns(&mut mediator, &wants) != Holders::None {}
+    assert_eq!(is_bound(&mut mediator, &wants), Some(Ok(())));
+    assert_eq!(mediator.sweeps_after, later, "all was asked for");
+}
+
+/// One that lives is in the way; and whoever asks for that all the time waits in between.
+#[test]
+fn who_fails_for_what_lives_elsewhere_has_it_asked_for_at_times() {
+    let mut mediator = with_agreement();
+    let _all = accepted(&mut mediator, 2);
+    let wants = made(&mut mediator, NEAR);
+    let failed = Some(Err(Errno::ADDRINUSE));
+    assert_eq!(is_bound(&mut mediator, &wants), failed);
+    mediator.asking.after = Some(Instant::now() + Duration::from_secs(3600));
+    assert_eq!(is_bound(&mut mediator, &wants), None);
+    assert!(mediator.holders_sleep().is_none(), "nobody waits");
+    waits(&mut mediator, &wants);
+    assert!(mediator.holders_sleep().is_some());
+    assert!(mediator.sleep().is_some());
+    mediator.asking.after = None;
+    // It comes first.
+    let other = made(&mut mediator, NEAR);
+    assert_eq!(is_bound(&mut mediator, &other), None);
+    assert_eq!(mediator.holders_sleep(), Some(Duration::ZERO));
+    mediator.holders_tick(&|_| None);
+    assert!(!mediator.waits.any(Why::Port), "its program is gone");
+    assert_eq!(is_bound(&mut mediator, &other), failed);
+}
+
+#[test]
+fn of_those_that_wait_for_a_port_each_endpoint_has_its_turn() {
+    let mut mediator = with_agreement();
+    let web = [(); 2].map(|()| made(&mut mediator, WEB));
+    let near = made(&mut mediator, NEAR);
+    for one in web.iter().rev().chain([&near]) {
+        waits(&mut mediator, one);
+    }
+    let next = |it: &mut Mediator, last| {
+        it.asking.last = last;
+        it.next_holders().map(|(.., at)| at)
+    };
+    let [first, other] = [WEB.min(NEAR), WEB.max(NEAR)];
+    let of = |slot| Some(if slot == WEB { &web[1] } else { &near }.cookie);
+    assert_eq!(next(&mut mediator, first), of(other));
+    assert_eq!(next(&mut mediator, other), of(first));
+}
+
+fn waits(mediator: &mut Mediator, made: &Made) {
+    let call = notify::Notification {
+        id: 1,
+        thread: 0,
+        number: 0,
+        arch: 0,
+        arguments: [0; 6],
+    };
+    let waits = Waits {
+        program: 9,
+        note: 0,
+        call,
+        at: made.cookie,
+        why: Why::Port,
+        own: 0,
+        until: None,
+    };
+    mediator.waits.push(waits, None);
+}
