@@ -32,6 +32,8 @@ mod held;
 mod hostile;
 #[path = "circuits/instants.rs"]
 mod instants;
+#[path = "circuits/interrupted.rs"]
+mod interrupted;
 #[path = "circuits/judged.rs"]
 mod judged;
 #[path = "circuits/late.rs"]

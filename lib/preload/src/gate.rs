@@ -1,19 +1,23 @@
 //! Numbers of descriptors stand still while a circuit leaves its ring: what would close or copy one, or have a set watch it,
 //! waits meanwhile, for another file may have a number as soon as it is closed.
 
+use crate::lock::thread;
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, compiler_fence};
 use std::time::{Duration, Instant};
 
 /// Who leaves takes some milliseconds. One that was copied by `clone` in the midst of that waits no longer.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// Of a place: its thread is within, and not on its way.
+const WITHIN: u32 = 1 << 31;
 
-/// Calls that are within.
-static INSIDE: AtomicU32 = AtomicU32::new(0);
+/// Threads that are within, or on their way, each in a place of its own: a handler that interrupts one finds there which it
+/// is, at any step, as a number of all of them would not tell.
+static PLACES: [AtomicU32; 64] = [const { AtomicU32::new(0) }; 64];
 static SHUT: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
-    /// Of these, this thread's: one, and those of handlers that interrupt it.
+    /// Calls of this thread that need its place: one, and those of handlers that interrupt it.
     static OWN: Cell<u32> = const { Cell::new(0) };
 }
 
@@ -23,16 +27,47 @@ pub struct Inside(());
 /// Waits until no circuit leaves its ring. A handler that interrupts who is within is too.
 pub fn enter() -> Inside {
     let begun = Instant::now();
+    // First: a handler that comes in before this one leaves it the place.
+    OWN.set(OWN.get() + 1);
+    compiler_fence(Ordering::SeqCst);
     // Bound: its time.
-    loop {
-        INSIDE.fetch_add(1, Ordering::SeqCst);
-        let is_shut = SHUT.load(Ordering::SeqCst) && OWN.get() == 0;
-        if !is_shut || begun.elapsed() >= PATIENCE {
-            OWN.set(OWN.get() + 1);
-            return Inside(());
-        }
-        INSIDE.fetch_sub(1, Ordering::SeqCst);
+    while !comes_in() && begun.elapsed() < PATIENCE {
         std::thread::yield_now();
+    }
+    Inside(())
+}
+
+/// Whether this thread is within, or is by now.
+fn comes_in() -> bool {
+    let own = thread();
+    let is_within = |it: &AtomicU32| it.load(Ordering::SeqCst) == own | WITHIN;
+    if PLACES.iter().any(is_within) {
+        return true;
+    }
+    // Whom this interrupts on its way is on it no more: it would be waited for, while this waits.
+    gives(own);
+    let Some(place) = PLACES.iter().find(|it| swap(it, 0, own)) else {
+        return false;
+    };
+    let to = match SHUT.load(Ordering::SeqCst) {
+        true => 0,
+        false => own | WITHIN,
+    };
+    // Or a handler has taken it, and may have come in itself.
+    swap(place, own, to) && to != 0
+}
+
+fn swap(place: &AtomicU32, from: u32, to: u32) -> bool {
+    let (done, not) = (Ordering::SeqCst, Ordering::Relaxed);
+    place.compare_exchange(from, to, done, not).is_ok()
+}
+
+/// Nobody is so in any place.
+fn gives(own: u32) {
+    for place in &PLACES {
+        if place.load(Ordering::Relaxed) == own {
+            swap(place, own, 0);
+        }
     }
 }
 
@@ -45,9 +80,11 @@ impl Drop for Inside {
 /// One that has entered is within no more.
 pub fn leave() {
     OWN.set(OWN.get().saturating_sub(1));
-    let less = |it: u32| it.checked_sub(1);
-    // In a child that was forked within there are none.
-    let _ = INSIDE.fetch_update(Ordering::SeqCst, Ordering::Relaxed, less);
+    compiler_fence(Ordering::SeqCst);
+    // In a child that was forked within there is none.
+    if OWN.get() == 0 {
+        gives(thread() | WITHIN);
+    }
 }
 
 /// Nobody else is within as long as there is this.
@@ -64,7 +101,9 @@ pub fn shut() -> Option<Shut> {
         std::thread::yield_now();
     }
     let shut = Shut(());
-    while INSIDE.load(Ordering::SeqCst) > OWN.get() {
+    let own = thread();
+    let is_another = |it: &AtomicU32| ![0, own].contains(&(it.load(Ordering::SeqCst) & !WITHIN));
+    while PLACES.iter().any(is_another) {
         if is_late() {
             return None;
         }
@@ -82,6 +121,8 @@ impl Drop for Shut {
 /// A process that was forked has this thread alone, which is within no more.
 pub fn is_forked() {
     OWN.set(0);
-    INSIDE.store(0, Ordering::SeqCst);
+    for place in &PLACES {
+        place.store(0, Ordering::SeqCst);
+    }
     SHUT.store(false, Ordering::SeqCst);
 }

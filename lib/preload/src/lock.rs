@@ -38,7 +38,7 @@ pub fn process() -> u32 {
 }
 
 /// The number of this thread in the system.
-fn thread() -> u32 {
+pub fn thread() -> u32 {
     let known = THREAD.get();
     if known != 0 {
         return known;
