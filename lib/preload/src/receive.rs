@@ -15,6 +15,9 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 use stream::{Reader, SPIN, Says, Stop, Writer};
 
+/// What the kernel says of the call, and not of the socket: the next one may go well.
+const IS_OF_CALL: [c_int; 3] = [libc::EFAULT, libc::ENOBUFS, libc::ENOMEM];
+
 /// Why no more was read at once.
 enum End {
     /// There is no room for more, or enough was read.
@@ -97,9 +100,9 @@ pub unsafe fn receive(
                 return Some(done.cast_signed());
             }
             End::Stopped(Stop::Socket(errno)) => {
-                if done > 0 {
+                if done > 0 && !IS_OF_CALL.contains(&errno) {
                     record.error.store(errno, Ordering::Release);
-                } else if errno == libc::ECONNRESET {
+                } else if done == 0 && errno == libc::ECONNRESET {
                     record.said_all.fetch_or(RESET, Ordering::AcqRel);
                 }
                 return told(done, errno);

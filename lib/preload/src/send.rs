@@ -153,11 +153,11 @@ pub fn goes_otherwise(socket: &Socket, is: Is, done: usize, flags: c_int) -> Opt
 }
 
 /// What a call that sent so much, and failed so, says. Of a descriptor that was closed meanwhile it is what it comes to
-/// where somebody has shut it down. A short answer is a promise of an edge, and of a peer that
-/// is gone none comes any more: the ring takes what nobody reads, and its end was told before. So it fails.
+/// where somebody has shut it down. What was sent is, whatever hinders the rest. But a short answer is a promise of an edge,
+/// and of a peer that is gone none comes any more: the ring takes what nobody reads, and its end was told before. So it fails.
 pub fn ended(done: usize, error: c_int, flags: c_int) -> ssize_t {
-    let goes_on = [0, libc::EAGAIN, libc::EINTR, CLOSED].contains(&error);
-    if error == 0 || done > 0 && goes_on {
+    let is_gone = [libc::EPIPE, libc::ECONNRESET, libc::ECONNABORTED].contains(&error);
+    if error == 0 || done > 0 && !is_gone {
         return done.cast_signed();
     }
     let error = match error {

@@ -22,3 +22,9 @@ fn said(which: &str) -> String {
 fn a_handler_waits_for_no_thread_that_it_interrupts_as_that_copies_or_closes() {
     assert_eq!(said("numbers"), "0 failed\n");
 }
+
+#[test]
+fn what_was_moved_is_told_where_the_rest_is_to_no_memory() {
+    let all = "written: well, not all: 1\nread: 100\nall: 1, more: EAGAIN\n";
+    assert_eq!(said("parts"), all);
+}
