@@ -46,6 +46,10 @@ fn comes_in() -> bool {
     }
     // Whom this interrupts on its way is on it no more: it would be waited for, while this waits.
     gives(own);
+    if SHUT.load(Ordering::Relaxed) {
+        // Who is about to be alone is to see no place taken for a moment, again and again.
+        return false;
+    }
     let Some(place) = PLACES.iter().find(|it| swap(it, 0, own)) else {
         return false;
     };
