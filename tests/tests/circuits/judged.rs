@@ -204,6 +204,48 @@ while True:
     goes_on(heard());
 }
 
+/// Who asked gives its port up before it is answered, and takes it again: the answer is no question, which it would go on to
+/// answer once its rule is gone.
+#[test]
+fn who_asked_from_a_port_that_it_gave_up_is_answered_and_asked_nothing() {
+    const GIVES_UP: &str = "
+import ctypes, os, socket, sys, time
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(0.1); to = '10.1.1.10', 53; n = 0
+s.sendto(b'x', to); port = s.getsockname()[1]
+assert ctypes.CDLL(None).connect(s.fileno(), bytes(16), 16) == 0
+s.bind(('0.0.0.0', port)); print('bound', flush=True)
+while True:
+    try:
+        if n: s.sendto(b'x', to)
+        s.recvfrom(100); n += 1; print('answered', n, flush=True)
+        while not os.path.exists(sys.argv[1]): time.sleep(0.05)
+    except OSError as e:
+        if n: print(e.strerror, flush=True)
+    time.sleep(0.05)
+";
+    const SLOW: &str = "
+import os, socket, sys, time
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('10.1.1.10', 53)); print('hears', flush=True)
+while True:
+    data, who = s.recvfrom(100); print('asked', flush=True)
+    while not os.path.exists(sys.argv[1]): time.sleep(0.05)
+    s.sendto(data, who)
+";
+    let scene = scene(OPEN);
+    scene.programs([("gives-up.py", GIVES_UP), ("slow.py", SLOW)]);
+    let web = scene.start("web", "exec python3 {f}/slow.py {f}/go", "hears");
+    let app = scene.start("app", "exec python3 {f}/gives-up.py {f}/on", "bound");
+    web.until("asked");
+    scene.file("go", "");
+    app.until("answered 1");
+    scene.apply(&format!(
+        "{OPEN}    policy:\n      rules:\n        - {{name: no, action: deny, from: {{endpoint: app}}, to: {{endpoint: web}}, protocol: udp, ports: [53]}}\n"
+    ));
+    scene.file("on", "");
+    app.until("Permission denied");
+    assert!(!app.out().contains("answered 2"), "{}", app.out());
+}
+
 /// The thread that made and connected it is gone, and it is at another number.
 #[test]
 fn a_connected_socket_that_moved_is_cut_and_joined_again() {

@@ -215,6 +215,7 @@ impl Mediator {
         // The next one's there is charged for nothing of it, nor rests for it.
         self.spent.retain(|it| it.slot != slot);
         self.stood.get_mut().forgets(slot);
+        self.datagrams.closes(slot);
         self.datagrams.late.closes(slot);
         self.datagrams.spares.closes(slot);
         self.write();

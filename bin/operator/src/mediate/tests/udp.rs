@@ -34,15 +34,29 @@ fn only_who_was_asked_answers() {
     assert_eq!(mediator.may_send(NEAR, 2, answer), Ok(None));
     assert_eq!(mediator.may_send(NEAR, 2, other), Err(Errno::ACCESS));
     assert!(mediator.judge(NEAR, &answer).is_err());
-    // Of the last 1024 that are gone.
-    for cookie in 100..100 + 1024_u64 {
-        assert_eq!(mediator.may_send(NEAR, 2, answer), Ok(None), "{cookie}");
+    // Of the last 4096 ways that those asked that are gone.
+    let left = |mediator: &Mediator| mediator.ways_left(WEB);
+    while left(&mediator) < 4096 {
+        assert_eq!(mediator.may_send(NEAR, 2, answer), Ok(None));
+        leaves(&mut mediator, 1);
+    }
+    leaves(&mut mediator, 1);
+    assert_eq!(left(&mediator), 4096);
+    assert_eq!(mediator.may_send(NEAR, 2, answer), Err(Errno::ACCESS));
+}
+
+/// So many of an endpoint's ask from ports of their own, and are gone.
+fn leaves(mediator: &mut Mediator, many: u64) {
+    let first = 1000 + mediator.ways_left(WEB) as u64;
+    for cookie in first..first + many {
         let (family, name) = (circuit::Family::V4, u128::from(cookie).to_ne_bytes());
         let table = &mut mediator.table;
         table.create_datagram(cookie, WEB, family, name).unwrap();
+        let mut other = way(WEB, NEAR);
+        other.local.port = cookie as u16;
+        assert_eq!(mediator.may_send(WEB, cookie, other), Ok(Some(NEAR)));
         mediator.lost(cookie);
     }
-    assert_eq!(mediator.may_send(NEAR, 2, answer), Err(Errno::ACCESS));
 }
 
 #[test]
@@ -389,5 +403,65 @@ fn what_may_be_an_answer_to_what_was_forgotten_is_no_question_once_that_is_denie
         mediator.use_image(mapped(&but([true, false])));
         assert_eq!(mediator.may_send(NEAR, 2, answer), Ok(Some(WEB)));
         assert_eq!(mediator.may_send(WEB, 1, ask), Err(Errno::ACCESS));
+    }
+}
+
+/// The server answers when whom it was asked by has given its port up, or is gone, and was followed by others.
+#[test]
+fn what_was_asked_from_a_port_that_was_given_up_is_answered_not_asked_back() {
+    let (mut ask, mut answer) = (way(WEB, NEAR), way(NEAR, WEB));
+    let (family, cookie) = (circuit::Family::V4, 10);
+    for (how, late) in ["unspec", "connected", "closed", "followed"]
+        .into_iter()
+        .flat_map(|how| [(how, false), (how, true)])
+    {
+        let mut mediator = with_datagrams(&but([false, false]));
+        let binds = |mediator: &mut Mediator, cookie: u64| {
+            let (table, name) = (&mut mediator.table, u128::from(cookie).to_ne_bytes());
+            table.create_datagram(cookie, WEB, family, name).unwrap();
+            table.bind_by_use(cookie, 7).unwrap();
+            table.socket(cookie).unwrap().local().port
+        };
+        let port = binds(&mut mediator, cookie);
+        (ask.local.port, answer.remote.port) = (port, port);
+        if how == "connected" {
+            mediator.table.connect_datagram(cookie, ask).unwrap();
+            mediator.may_ask((WEB, cookie), ask, false).unwrap();
+        } else {
+            assert_eq!(mediator.may_send(WEB, cookie, ask), Ok(Some(NEAR)));
+        }
+        let mut again = cookie;
+        match how {
+            "unspec" | "connected" => drop(mediator.disconnects(WEB, cookie).unwrap()),
+            _ => {
+                mediator.lost(cookie);
+                again = 11;
+            }
+        }
+        if how == "followed" {
+            leaves(&mut mediator, 5000);
+        }
+        if again != cookie {
+            let (table, name) = (&mut mediator.table, [11; 16]);
+            table.create_datagram(again, WEB, family, name).unwrap();
+        }
+        let (bytes, length) = circuit::write(family, Endpoint { port, ip: of(WEB) });
+        let bound = mediator.table.bind(again, &bytes[..length], true, 0);
+        bound.unwrap();
+        let denied = but([true, false]);
+        if late {
+            mediator.use_image(mapped(&denied));
+        }
+        assert_eq!(mediator.may_send(NEAR, 2, answer), Ok(Some(WEB)));
+        mediator.use_image(mapped(&denied));
+        for _ in 0..2 {
+            let asked = mediator.may_send(WEB, again, ask);
+            assert_eq!(asked, Err(Errno::ACCESS), "{how} {late}");
+            assert_eq!(mediator.may_send(NEAR, 2, answer), Ok(Some(WEB)));
+        }
+        // Later it is a question, as any other.
+        mediator.ended_long_ago();
+        assert_eq!(mediator.may_send(NEAR, 2, answer), Ok(Some(WEB)));
+        assert_eq!(mediator.may_send(WEB, again, ask), Ok(Some(NEAR)));
     }
 }

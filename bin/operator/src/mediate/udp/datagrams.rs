@@ -1,6 +1,8 @@
 //! UDP sockets: made, bound, connected; and whom each may send to.
 
 mod asked;
+#[cfg(test)]
+mod tests;
 
 use super::gone::Gone;
 use super::late::Late;
@@ -10,43 +12,18 @@ use super::*;
 use crate::mediate::acts::leaving;
 use crate::receivers::Receivers;
 use crate::tally::Seen;
+use asked::{ANSWERS, Asked};
 use circuit::{Ip, Named, Socket, Way};
 use rustix::net::{Shutdown, shutdown};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// Whom a socket has sent to is remembered of so many, and for as long as the switch waits for
-/// an answer that goes on (RFC 4787, REQ-5): they may answer.
-const ASKED: usize = 64;
-const ANSWERS: Duration = Duration::from_secs(300);
-/// What a rule ends may lie unread at whom was asked: what that one sends back so long after is no question of its own.
-const UNREAD: Duration = Duration::from_secs(30);
 /// Sockets with datagrams of calls that a signal ended, and such datagrams of one.
 const UNHEARD: usize = 64;
 /// Bytes of all that is kept so.
 const UNHEARD_BYTES: usize = 4 << 20;
 /// Receivers that turn out to be gone while one is looked for.
 pub(in crate::mediate) const TRIES: usize = 16;
-
-/// What was judged of whom a socket sent to.
-#[derive(Clone, Copy)]
-struct Judged {
-    to: u32,
-    epoch: u64,
-    at: Instant,
-    /// It is not known to be an answer.
-    asks: bool,
-    /// It may be one all the same: the other way was allowed, and what was asked by it is not all remembered.
-    unsure: bool,
-}
-
-/// Sockets of an endpoint that have sent one way, or are connected so.
-struct Askers {
-    at: Instant,
-    cookies: BTreeSet<u64>,
-    /// One is known to have sent; else they are connected, and may have sent natively or not.
-    sent: bool,
-}
 
 /// A datagram that was taken for a program.
 pub(in crate::mediate) struct Taken {
@@ -61,13 +38,11 @@ pub(in crate::mediate) struct Taken {
 pub(in crate::mediate) struct Datagrams {
     pub(in crate::mediate) receivers: Receivers,
     pub(in crate::mediate) epoch: u64,
-    judged: BTreeMap<u64, BTreeMap<Way, Judged>>,
-    /// Who of an endpoint that is there has sent which way, and when one did last.
-    asked: BTreeMap<(u32, Way), Askers>,
-    /// The ways back of what was asked and is denied since: who is connected so has not asked for that.
-    ended: BTreeMap<(u32, Way), Instant>,
-    /// Sockets that have asked more than is remembered of one.
-    full: BTreeSet<u64>,
+    /// Since when another image rules, if one did before.
+    since: Option<Instant>,
+    is_ruled: bool,
+    /// What each endpoint's sockets asked.
+    asked: BTreeMap<u32, Asked>,
     /// Since when this operator knows, if there was one before.
     pub(in crate::mediate) follows: Option<Instant>,
     pub(in crate::mediate) sent: Sent,
@@ -139,14 +114,7 @@ impl Datagrams {
         for cookies in all {
             cookies.retain(|cookie| live.contains(cookie));
         }
-        self.judged
-            .retain(|cookie, _| live.contains(cookie) || gone.contains(cookie));
-        self.full
-            .retain(|cookie| live.contains(cookie) || gone.contains(cookie));
-        self.asked.retain(|_, askers| {
-            askers.cookies.retain(|cookie| live.contains(cookie));
-            !askers.cookies.is_empty()
-        });
+        self.asks_while_there(live);
         self.unheard.retain(|cookie, _| live.contains(cookie));
         self.sent.retain(live);
     }
@@ -164,33 +132,9 @@ impl Datagrams {
             self.settles(cookie);
             self.shut.remove(&cookie);
             self.refused.remove(&cookie);
-            self.asks_no_more(socket.endpoint(), cookie);
-            if let Some(forgotten) = self.gone.insert(*socket) {
-                self.judged.remove(&forgotten.cookie());
-            }
+            self.asks_no_more(socket.endpoint(), cookie, socket.way());
+            self.gone.insert(*socket);
         }
-    }
-
-    /// A socket is gone, or what it asked from is not its own any more.
-    fn asks_no_more(&mut self, slot: u32, cookie: u64) {
-        let ways = self.judged.get(&cookie).into_iter().flatten();
-        for (way, _) in ways {
-            unasked(&mut self.asked, (slot, *way), cookie);
-        }
-    }
-
-    /// Whether anybody of an endpoint that is there has sent this way of late. Whoever has is one look, however many do.
-    fn is_asked(&self, slot: u32, way: &Way, is_there: impl Fn(u64) -> bool) -> bool {
-        let asked = self.asked.get(&(slot, *way));
-        let asked = asked.filter(|it| it.at.elapsed() < ANSWERS);
-        asked.is_some_and(|it| it.cookies.iter().any(|cookie| is_there(*cookie)))
-    }
-
-    /// Whether a socket has sent this way of late, or is connected so.
-    fn has_asked(&self, socket: &Socket, way: &Way) -> bool {
-        let judged = self.judged.get(&socket.cookie());
-        let asked = judged.and_then(|all| all.get(way)).filter(|it| it.asks);
-        socket.way() == Some(*way) || asked.is_some_and(|it| it.at.elapsed() < ANSWERS)
     }
 }
 
@@ -280,17 +224,7 @@ impl Mediator {
         let address = call.address()?;
         let family = address.first_chunk().ok_or(Errno::INVAL)?;
         if u16::from_ne_bytes(*family) == libc::AF_UNSPEC as u16 {
-            let was = self.table.socket(cookie).map(Socket::local);
-            self.table.disconnect(cookie).map_err(number)?;
-            let is_there = |was: &Endpoint| {
-                let socket = self.table.socket(cookie);
-                socket.is_some_and(|it| it.local().port == was.port)
-            };
-            // What it asked from its port is nobody's question where that is given up.
-            if !was.as_ref().is_some_and(is_there) {
-                self.datagrams.asks_no_more(slot, cookie);
-                self.datagrams.judged.remove(&cookie);
-            }
+            let was = self.disconnects(slot, cookie)?;
             sockets::disconnects(call.fd()?)?;
             self.unlinks(cookie);
             self.is_sought_no_more(cookie);
@@ -344,6 +278,25 @@ impl Mediator {
         Ok(())
     }
 
+    /// It is connected to nobody, and may have another port by its next use; the one that it had.
+    pub(in crate::mediate) fn disconnects(
+        &mut self,
+        slot: u32,
+        cookie: u64,
+    ) -> Result<Option<Endpoint>, Errno> {
+        let was = self.table.socket(cookie).copied();
+        self.table.disconnect(cookie).map_err(number)?;
+        let was = was.map(|it| (it.local(), it.way()));
+        let is = self.table.socket(cookie).map(Socket::local);
+        // What it asked from its port is nobody's question where that is given up, and what comes back is none either.
+        if let Some((was, way)) = was
+            && is.is_none_or(|it| it.port != was.port)
+        {
+            self.datagrams.asks_no_more(slot, cookie, way);
+        }
+        Ok(was.map(|(was, _)| was))
+    }
+
     pub(in crate::mediate) fn bind_by_use(&mut self, cookie: u64) -> Result<(), Errno> {
         let chance = chance::number();
         let bind = |this: &mut Mediator| this.table.bind_by_use(cookie, chance);
@@ -394,7 +347,7 @@ impl Mediator {
     }
 
     /// The same of who sends, or is to be connected.
-    fn may_ask(
+    pub(in crate::mediate) fn may_ask(
         &mut self,
         (slot, cookie): (u32, u64),
         way: Way,
@@ -402,7 +355,8 @@ impl Mediator {
     ) -> Result<Option<u32>, Errno> {
         let now = Instant::now();
         let epoch = self.datagrams.epoch;
-        if let Some(judged) = self.datagrams.judged.get_mut(&cookie)
+        if let Some(asked) = self.datagrams.asked.get_mut(&slot)
+            && let Some(judged) = asked.judged.get_mut(&cookie)
             && let Some(judged) = judged.get_mut(&way)
             && judged.epoch == epoch
             // Who is silent for longer has its answerers cut: they are linked below.
@@ -410,10 +364,10 @@ impl Mediator {
         {
             judged.at = now;
             if judged.asks
-                && let Some(asked) = self.datagrams.asked.get_mut(&(slot, way))
+                && let Some(askers) = asked.ways.get_mut(&way)
             {
-                asked.at = now;
-                asked.sent |= sends;
+                askers.at = now;
+                askers.sent |= sends;
             }
             return Ok(Some(judged.to));
         }
@@ -436,9 +390,8 @@ impl Mediator {
         if to != slot {
             self.begins(&seen, decided.rules);
         }
-        // What waits unread where it was sent is answered still, and that makes nobody's answer of what is denied.
-        let ended = self.datagrams.ended.get(&(slot, way));
-        if ended.is_some_and(|it| it.elapsed() < UNREAD) && guard!("circuits-ended-unread") {
+        // What waits unread where it was sent is answered still.
+        if self.is_of_what_ended(slot, (to, &way)) {
             return Ok(Some(to));
         }
         self.is_noted((slot, cookie), (to, way), sends);
@@ -448,45 +401,6 @@ impl Mediator {
             self.link_answerers(slot, to, &way);
         }
         Ok(Some(to))
-    }
-
-    /// How many a socket is known to have sent to.
-    #[cfg(test)]
-    pub(in crate::mediate) fn asked_by(&self, cookie: u64) -> usize {
-        self.datagrams.judged.get(&cookie).map_or(0, BTreeMap::len)
-    }
-
-    /// How many ways some are known to have sent.
-    #[cfg(test)]
-    pub(in crate::mediate) fn ways_asked(&self) -> usize {
-        self.datagrams.asked.len()
-    }
-
-    /// What waited unread when it was denied is not any more.
-    #[cfg(test)]
-    pub(in crate::mediate) fn ended_long_ago(&mut self) {
-        for at in self.datagrams.ended.values_mut() {
-            *at = at.checked_sub(UNREAD).unwrap();
-        }
-    }
-
-    /// It has sent nothing for so long that who answers may not.
-    #[cfg(test)]
-    pub(in crate::mediate) fn falls_silent(&mut self, cookie: u64) {
-        for askers in self.datagrams.asked.values_mut() {
-            if askers.cookies.contains(&cookie) {
-                askers.at = askers.at.checked_sub(ANSWERS).unwrap();
-            }
-        }
-        for judged in self
-            .datagrams
-            .judged
-            .entry(cookie)
-            .or_default()
-            .values_mut()
-        {
-            judged.at = judged.at.checked_sub(ANSWERS).unwrap();
-        }
     }
 
     /// The same, judged anew; and whether it is an answer.
@@ -542,36 +456,26 @@ impl Mediator {
     fn was_asked(&self, to: u32, way: &Way) -> bool {
         let back = back(way);
         // Of those that share a port any may have asked, and another hear the answer.
-        let is_there = |cookie| {
-            let asker = self.table.socket(cookie);
+        let is_there = |cookie: &u64| {
+            let asker = self.table.socket(*cookie);
             asker.is_some_and(|it| it.endpoint() == to && it.local().port == back.local.port)
         };
         // Who is connected may have sent natively.
-        let is_ended = self.datagrams.ended.contains_key(&(to, back));
+        let is_ended = self.datagrams.ended_at(to, &back).is_some();
         let is_connected = self.table.is_connected(to, &back);
+        let asked = self.datagrams.askers(to, &back);
+        let asked = asked.filter(|it| it.at.elapsed() < ANSWERS);
         is_connected && !(is_ended && guard!("circuits-connected-ended"))
-            || self.datagrams.is_asked(to, &back, is_there)
+            || asked.is_some_and(|it| it.cookies.iter().any(is_there))
     }
 
     /// The same, by who is gone. Another that has the port since did not ask.
     fn is_late_answer(&self, slot: u32, way: &Way) -> bool {
-        let back = back(way);
         let image = self.image.as_ref().map(MappedCompartment::image);
         let answered =
             image.and_then(|image| decide::decide_answer(&image, &Self::wish(slot, way)).ok());
-        answered.is_some_and(|to| {
-            let mut gone = self.datagrams.gone.at(to.slot, way.remote.port);
-            gone.any(|it| self.datagrams.has_asked(it, &back))
-        }) && guard!("circuits-late-answers")
-    }
-}
-
-fn unasked(asked: &mut BTreeMap<(u32, Way), Askers>, of: (u32, Way), cookie: u64) {
-    if let Some(askers) = asked.get_mut(&of) {
-        askers.cookies.remove(&cookie);
-        if askers.cookies.is_empty() {
-            asked.remove(&of);
-        }
+        let asked = answered.and_then(|to| self.datagrams.askers(to.slot, &back(way)));
+        asked.is_some_and(|it| it.at.elapsed() < ANSWERS) && guard!("circuits-late-answers")
     }
 }
 

@@ -2,7 +2,7 @@
 
 use circuit::Socket;
 use guard::guard;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 /// So many are remembered, the last of each endpoint; where they are more those of who has most go first.
 const MOST: usize = 1024;
@@ -11,8 +11,6 @@ const MOST: usize = 1024;
 #[derive(Default)]
 pub struct Gone {
     by_name: BTreeMap<[u8; 16], Socket>,
-    /// By endpoint and port.
-    at: BTreeMap<(u32, u16), BTreeSet<[u8; 16]>>,
     /// Of each endpoint, the oldest first.
     since: BTreeMap<u32, VecDeque<[u8; 16]>>,
 }
@@ -28,18 +26,10 @@ impl Gone {
         self.by_name.values()
     }
 
-    /// Those that had a port of an endpoint.
-    pub fn at(&self, endpoint: u32, port: u16) -> impl Iterator<Item = &Socket> {
-        let names = self.at.get(&(endpoint, port)).into_iter().flatten();
-        names.filter_map(|name| self.by_name.get(name))
-    }
-
     /// One more; the one that is forgotten for it.
     pub fn insert(&mut self, socket: Socket) -> Option<Socket> {
         let (name, endpoint) = (socket.name(), socket.endpoint());
         if self.by_name.insert(name, socket).is_none() {
-            let at = (endpoint, socket.local().port);
-            self.at.entry(at).or_default().insert(name);
             self.since.entry(endpoint).or_default().push_back(name);
         }
         if self.by_name.len() <= MOST {
@@ -55,15 +45,7 @@ impl Gone {
         if of_it.is_empty() {
             self.since.remove(&of);
         }
-        let forgotten = self.by_name.remove(&oldest?)?;
-        let at = (of, forgotten.local().port);
-        if let Some(names) = self.at.get_mut(&at) {
-            names.remove(&forgotten.name());
-            if names.is_empty() {
-                self.at.remove(&at);
-            }
-        }
-        Some(forgotten)
+        self.by_name.remove(&oldest?)
     }
 }
 
@@ -94,8 +76,8 @@ mod tests {
         assert!(forgotten.iter().all(|it| it.endpoint() == 2));
         assert_eq!(forgotten.len(), MOST + 10);
         assert_eq!(forgotten[0].cookie(), 100, "the oldest");
-        assert_eq!((gone.all().count(), gone.at(1, 0).count()), (MOST, 10));
-        assert_eq!(gone.at(2, 0).count(), MOST - 10);
+        let of = |endpoint| gone.all().filter(|it| it.endpoint() == endpoint).count();
+        assert_eq!([1, 2].map(of), [10, MOST - 10]);
         assert!(gone.get(&u128::to_ne_bytes(1)).is_some());
         assert!(gone.get(&u128::to_ne_bytes(100)).is_none());
     }
