@@ -384,7 +384,7 @@ fn what_is_asked_natively_is_known_by_who_receives_it() {
 #[test]
 fn what_may_be_an_answer_to_what_was_forgotten_is_no_question_once_that_is_denied() {
     let (ask, answer) = (way(WEB, NEAR), way(NEAR, WEB));
-    for follows in [false, true] {
+    for (follows, web_first) in [(false, false), (true, false), (false, true), (true, true)] {
         let mut mediator = with_datagrams(&but([false, false]));
         if follows {
             mediator.datagrams.follows = Some(Instant::now());
@@ -401,6 +401,9 @@ fn what_may_be_an_answer_to_what_was_forgotten_is_no_question_once_that_is_denie
         mediator.use_image(mapped(&but([false, false])));
         assert_eq!(mediator.may_send(WEB, 1, ask), Ok(Some(NEAR)));
         mediator.use_image(mapped(&but([true, false])));
+        if web_first {
+            assert_eq!(mediator.may_send(WEB, 1, ask), Err(Errno::ACCESS));
+        }
         assert_eq!(mediator.may_send(NEAR, 2, answer), Ok(Some(WEB)));
         assert_eq!(mediator.may_send(WEB, 1, ask), Err(Errno::ACCESS));
     }
@@ -464,4 +467,47 @@ fn what_was_asked_from_a_port_that_was_given_up_is_answered_not_asked_back() {
         assert_eq!(mediator.may_send(NEAR, 2, answer), Ok(Some(WEB)));
         assert_eq!(mediator.may_send(WEB, again, ask), Ok(Some(NEAR)));
     }
+}
+
+/// However many sockets an endpoint has, and whatever they ask; and another image asks nothing of it until it is answered.
+#[test]
+fn what_many_sockets_asked_is_a_part_of_each_and_judged_anew_where_it_is_answered() {
+    let mut mediator = with_datagrams(&but([false, false]));
+    let cookies = 1000..1256;
+    let asks = |cookie: u64, to: u64| {
+        let mut ask = way(WEB, NEAR);
+        ask.local.port = (cookie - 1000) as u16 * 64 + to as u16;
+        ask
+    };
+    for cookie in cookies.clone() {
+        let (family, name) = (circuit::Family::V4, u128::from(cookie).to_ne_bytes());
+        let table = &mut mediator.table;
+        table.create_datagram(cookie, WEB, family, name).unwrap();
+        for to in 1..=64 {
+            mediator.may_send(WEB, cookie, asks(cookie, to)).unwrap();
+        }
+    }
+    let asked_by = [1000, 1255].map(|it| mediator.asked_by(it));
+    assert_eq!(asked_by, [64, 8192 / 256]);
+    assert!(mediator.asked_in_all(WEB) < 2 * 8192);
+    let ways = mediator.ways_asked();
+    mediator.use_image(mapped(&but([true, false])));
+    assert_eq!(mediator.ways_asked(), ways);
+    // The last of what the last one asked is answered, and is nobody's question then.
+    let last = asks(1255, 64);
+    let answer = circuit::Way {
+        local: last.remote,
+        remote: last.local,
+    };
+    assert_eq!(mediator.may_send(NEAR, 2, answer), Ok(Some(WEB)));
+    assert_eq!(mediator.ways_asked(), ways - 1);
+    let denied = mediator.may_send(WEB, 1255, last);
+    assert_eq!(denied, Err(Errno::ACCESS));
+    for cookie in cookies {
+        mediator.lost(cookie);
+    }
+    assert_eq!(
+        (mediator.asked_in_all(WEB), mediator.ways_left(WEB)),
+        (0, 4096)
+    );
 }

@@ -390,6 +390,7 @@ impl Mediator {
         if to != slot {
             self.begins(&seen, decided.rules);
         }
+        self.judges_asked(slot, (to, &way));
         // What waits unread where it was sent is answered still.
         if self.is_of_what_ended(slot, (to, &way)) {
             return Ok(Some(to));
@@ -434,7 +435,7 @@ impl Mediator {
         let (decided, is_answer) = match decide::decide(&image, &wish) {
             Err(refused) if refused.errno == Errno::ACCESS && may_answer => {
                 let answered = decide::decide_answer(&image, &wish).or(Err(refused))?;
-                if !self.was_asked(answered.slot, way) && guard!("circuits-answers") {
+                if !self.was_asked(slot, (answered.slot, way)) && guard!("circuits-answers") {
                     return Err(refused);
                 }
                 (answered, true)
@@ -453,7 +454,7 @@ impl Mediator {
     }
 
     /// Whether something was sent from where this goes to where it comes from.
-    fn was_asked(&self, to: u32, way: &Way) -> bool {
+    fn was_asked(&self, slot: u32, (to, way): (u32, &Way)) -> bool {
         let back = back(way);
         // Of those that share a port any may have asked, and another hear the answer.
         let is_there = |cookie: &u64| {
@@ -461,10 +462,10 @@ impl Mediator {
             asker.is_some_and(|it| it.endpoint() == to && it.local().port == back.local.port)
         };
         // Who is connected may have sent natively.
-        let is_ended = self.datagrams.ended_at(to, &back).is_some();
+        let is_ended =
+            self.datagrams.ended_at(to, &back).is_some() || self.was_denied(slot, (to, way));
         let is_connected = self.table.is_connected(to, &back);
-        let asked = self.datagrams.askers(to, &back);
-        let asked = asked.filter(|it| it.at.elapsed() < ANSWERS);
+        let asked = self.is_asked(slot, (to, way));
         is_connected && !(is_ended && guard!("circuits-connected-ended"))
             || asked.is_some_and(|it| it.cookies.iter().any(is_there))
     }
@@ -474,8 +475,9 @@ impl Mediator {
         let image = self.image.as_ref().map(MappedCompartment::image);
         let answered =
             image.and_then(|image| decide::decide_answer(&image, &Self::wish(slot, way)).ok());
-        let asked = answered.and_then(|to| self.datagrams.askers(to.slot, &back(way)));
-        asked.is_some_and(|it| it.at.elapsed() < ANSWERS) && guard!("circuits-late-answers")
+        let asked = answered.and_then(|to| self.is_asked(slot, (to.slot, way)));
+        // Else it goes on, from elsewhere.
+        asked.is_some_and(|it| it.cookies.is_empty()) && guard!("circuits-late-answers")
     }
 }
 

@@ -5,6 +5,8 @@ use super::*;
 /// Whom a socket has sent to is remembered of so many, and for as long as the switch waits for
 /// an answer that goes on (RFC 4787, REQ-5): they may answer.
 const ASKED: usize = 64;
+/// Of an endpoint's sockets that are more each remembers its part of so many: all together not many times as many.
+const PART: usize = 8192;
 pub(super) const ANSWERS: Duration = Duration::from_secs(300);
 /// What a rule ends may lie unread at whom was asked: what that one sends back so long after is no question of its own.
 pub(super) const UNREAD: Duration = Duration::from_secs(30);
@@ -177,8 +179,8 @@ impl Datagrams {
         }
     }
 
-    /// What a socket asked is denied. What came back may have been an answer, also where that is not known: it is no
-    /// question either.
+    /// What a socket asked is denied, since the last image came. What came back may have been an answer, also where that is
+    /// not known: it is no question either.
     fn is_ended(&mut self, slot: u32, (to, way): (u32, Way)) {
         let back = back(&way);
         for (slot, way) in [(slot, way), (to, back)] {
@@ -187,7 +189,9 @@ impl Datagrams {
             }
         }
         let asked = self.asked.entry(to).or_default();
-        asked.ended.insert(back, Instant::now());
+        asked
+            .ended
+            .insert(back, self.since.unwrap_or_else(Instant::now));
     }
 }
 
@@ -204,6 +208,11 @@ impl Mediator {
         let unsure = to != slot && self.is_unsure(slot, (to, &way));
         let connected = self.table.socket(cookie).and_then(Socket::way);
         let asked = self.datagrams.asked.entry(slot).or_default();
+        let others = asked.judged.len().max(1);
+        let most = match guard!("circuits-asked-part") {
+            true => (PART / others).clamp(1, ASKED),
+            false => ASKED,
+        };
         let judged = asked.judged.entry(cookie).or_default();
         // Who asked first goes on to.
         let before = judged.get(&way).is_some_and(|it| it.asks);
@@ -217,21 +226,26 @@ impl Mediator {
                 asks,
             },
         );
-        // What it is connected to it may ask at any time.
-        let others = judged.iter().filter(|(way, _)| Some(**way) != connected);
-        let oldest = others.min_by_key(|(_, it)| it.at).map(|(way, _)| *way);
-        let mut forgotten = None;
-        if judged.len() > ASKED
-            && let Some(oldest) = oldest
-        {
+        let mut forgotten = Vec::new();
+        while judged.len() > most {
+            // What it is connected to it may ask at any time, and what it asks now.
+            let is_kept = |it: &Way| *it == way || Some(*it) == connected;
+            let others = judged.iter().filter(|(way, _)| !is_kept(way));
+            let oldest = others.min_by_key(|(_, it)| it.at).map(|(way, _)| *way);
+            let Some(oldest) = oldest else {
+                break;
+            };
             judged.remove(&oldest);
-            if let Some(askers) = asked.ways.get_mut(&oldest)
-                && askers.cookies.remove(&cookie)
-                && askers.cookies.is_empty()
-            {
-                forgotten = asked.forgets(&oldest);
-            }
+            forgotten.push(oldest);
         }
+        forgotten.retain(|way| {
+            let askers = asked.ways.get_mut(way);
+            askers.is_some_and(|it| it.cookies.remove(&cookie) && it.cookies.is_empty())
+        });
+        let forgotten: Vec<_> = forgotten
+            .iter()
+            .filter_map(|it| asked.forgets(it))
+            .collect();
         if asks {
             let askers = asked.ways.entry(way).or_insert_with(|| Askers {
                 to,
@@ -300,6 +314,7 @@ impl Mediator {
     /// Who is connected may ask, natively, and it is known that it may from when its rule comes.
     pub(in crate::mediate) fn is_connected_to_ask(&mut self, socket: &Socket, to: u32, way: &Way) {
         let (slot, cookie) = (socket.endpoint(), socket.cookie());
+        self.judges_asked(slot, (to, way));
         let judged = self.datagrams.asked_by(slot);
         let judged = judged.and_then(|it| it.judged.get(&cookie));
         let is_noted = judged.is_some_and(|all| all.contains_key(way));
@@ -309,30 +324,9 @@ impl Mediator {
         }
     }
 
-    /// By another image what was asked is judged anew, by the rules alone: what is denied was not asked, nor is what came
-    /// back a question.
+    /// Another image rules: what was asked is judged anew, by the rules alone, where it would be answered. Nothing is asked
+    /// of it here, for it may be much, and of whoever likes.
     pub(in crate::mediate) fn asks_anew(&mut self) {
-        let mut asked = Vec::new();
-        for (slot, of) in &mut self.datagrams.asked {
-            // What was an answer is one still, if that which it answers was asked.
-            for ways in of.judged.values_mut() {
-                ways.retain(|_, it| it.asks);
-            }
-            for (way, it) in &of.ways {
-                asked.push((*slot, (it.to, *way)));
-                // As if the other had asked.
-                if it.unsure {
-                    asked.push((it.to, (*slot, back(way))));
-                }
-            }
-        }
-        asked.retain(|(slot, (_, way))| {
-            self.beats();
-            self.is_denied(*slot, way) && guard!("circuits-asked-anew")
-        });
-        for (slot, way) in asked {
-            self.datagrams.is_ended(slot, way);
-        }
         self.datagrams.since = self.datagrams.is_ruled.then(Instant::now);
         self.datagrams.is_ruled = true;
         let table = &self.table;
@@ -340,6 +334,36 @@ impl Mediator {
             let ended = &mut of.ended;
             ended.retain(|way, at| at.elapsed() < UNREAD || table.is_connected(*slot, way));
         }
+    }
+
+    /// An endpoint may send this way. If the other asked for that, or may have, and is denied since, it did not, nor is what
+    /// goes this way a question.
+    pub(super) fn judges_asked(&mut self, slot: u32, (to, way): (u32, &Way)) {
+        let back = back(way);
+        let asked = self.datagrams.askers(to, &back).is_some();
+        let might = || self.datagrams.askers(slot, way).is_some_and(|it| it.unsure);
+        if to != slot
+            && (asked || might())
+            && self.is_denied(to, &back)
+            && guard!("circuits-asked-anew")
+        {
+            self.datagrams.is_ended(to, (slot, back));
+        }
+    }
+
+    /// What is asked so that an endpoint may answer this way, by which it may not ask. If it did, or may have, it was denied
+    /// since: what came back is no question.
+    pub(super) fn is_asked(&self, slot: u32, (to, way): (u32, &Way)) -> Option<&Askers> {
+        let asked = self.datagrams.askers(to, &back(way));
+        let asked = asked.filter(|it| it.at.elapsed() < ANSWERS);
+        asked.filter(|_| !self.was_denied(slot, (to, way)))
+    }
+
+    /// Whether an endpoint, which may not ask this way, did before, or may have.
+    pub(super) fn was_denied(&self, slot: u32, (to, way): (u32, &Way)) -> bool {
+        let asked = self.datagrams.askers(slot, way).is_some();
+        let might = || self.datagrams.askers(to, &back(way));
+        (asked || might().is_some_and(|it| it.unsure)) && guard!("circuits-asked-denied")
     }
 
     /// What was sent natively is seen where it is received by a call, and there alone.

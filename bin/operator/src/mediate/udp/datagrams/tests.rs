@@ -11,6 +11,12 @@ impl Mediator {
         judged.map(BTreeMap::len).sum()
     }
 
+    /// How much is remembered of what an endpoint's sockets are known to have sent.
+    pub(in crate::mediate) fn asked_in_all(&self, slot: u32) -> usize {
+        let asked = self.datagrams.asked.get(&slot);
+        asked.map_or(0, |it| it.judged.values().map(BTreeMap::len).sum())
+    }
+
     /// How many ways some that are there are known to have sent.
     pub(in crate::mediate) fn ways_asked(&self) -> usize {
         let ways = self
