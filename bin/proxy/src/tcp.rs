@@ -129,8 +129,12 @@ pub fn begin(from: &SocketAddr, to: &SocketAddr, interface: u32) -> Result<Owned
 pub fn begun(fd: &OwnedFd) -> Result<(), Errno> {
     sockopt::socket_error(fd)??;
     settle(fd, NEAR);
-    // From here on it may be silent for as long as the kernel lets it.
-    sockopt::set_tcp_user_timeout(fd, 0)
+    // From here on it may be silent for as long as the kernel lets it: who reads late, or is away for a while,
+    // loses nothing.
+    if guard!("proxy-patient") {
+        sockopt::set_tcp_user_timeout(fd, 0)?;
+    }
+    Ok(())
 }
 
 /// Listens, for who comes by an interface.
@@ -196,6 +200,30 @@ mod tests {
         for one in [&made, &accepted] {
             settle(one, Duration::ZERO);
             assert_eq!(control(one), hosts.trim());
+        }
+    }
+
+    #[test]
+    fn a_connection_that_came_about_may_be_silent_for_as_long_as_the_kernel_lets_it() {
+        let at = "127.0.0.1:0".parse().unwrap();
+        let served = serve(&at, 4, false, LOOPBACK).unwrap();
+        let to = SocketAddr::try_from(getsockname(&served).unwrap()).unwrap();
+        let made = begin(&at, &to, LOOPBACK).unwrap();
+        assert_eq!(sockopt::tcp_user_timeout(&made), Ok(PATIENCE));
+        let (accepted, ..) = until_accepted(&served);
+        assert_eq!(begun(&made), Ok(()));
+        for one in [&made, &accepted] {
+            assert_eq!(sockopt::tcp_user_timeout(one), Ok(0));
+        }
+    }
+
+    /// Who connected, once it has: `served` never blocks.
+    fn until_accepted(served: &OwnedFd) -> (OwnedFd, SocketAddr, SocketAddr) {
+        loop {
+            match accept(served) {
+                Err(Errno::AGAIN) => std::thread::yield_now(),
+                outcome => return outcome.unwrap(),
+            }
         }
     }
 
