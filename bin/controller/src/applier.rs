@@ -450,7 +450,7 @@ impl Applier {
         if !difference.is_empty() {
             self.store()?
                 .undertake(&undertaking)
-                .map_err(|error| stored(&error))?;
+                .map_err(|error| untouched(&error))?;
         }
         let under_way = api::Undertaking {
             epoch: entry.epoch,
@@ -524,7 +524,7 @@ impl Applier {
         let concluded = self.store().and_then(|store| {
             store
                 .conclude(new.applied(), entry, deeds)
-                .map_err(|error| stored(&error))
+                .map_err(|error| untouched(&error))
         });
         if let Err(fault) = concluded {
             self.undo(old, &progress).await;
@@ -642,6 +642,15 @@ fn stored(error: &StoreError) -> Fault {
         error.to_string(),
         "what runs goes on running",
     )
+}
+
+/// The same of what was not begun, or was taken back.
+fn untouched(error: &StoreError) -> Fault {
+    let fault = stored(error);
+    Fault {
+        message: format!("{}; nothing was changed", fault.message),
+        ..fault
+    }
 }
 
 fn outcome_kind(outcome: &str) -> &'static str {

@@ -144,8 +144,9 @@ pub async fn cut(
         deed.outcome.clone_from(&fault.message);
     }
     let mut applier = server.applier.turn(Rank::Host).await;
-    applier.note(deed).await?;
-    outcome?;
+    let outcome = outcome.map_err(|Failure(fault)| fault);
+    let done = format!("circuit {id} was cut");
+    applier.note_done(deed, &done, outcome).await?;
     Ok(Json(json!({ "cut": id })))
 }
 

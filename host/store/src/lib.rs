@@ -63,9 +63,7 @@ pub enum StoreError {
         found: u64,
     },
     /// The disk is full or refuses to be written.
-    #[error(
-        "the state file cannot be written ({0}); make room on the disk of the state directory. Nothing was changed"
-    )]
+    #[error("the state file cannot be written ({0}); make room on the disk of the state directory")]
     Disk(io::Error),
     /// Any other refusal by the operating system.
     #[error("the state file cannot be read ({0})")]
@@ -250,7 +248,12 @@ impl Store {
         let bounds = self.bounds;
         let outcome = self
             .database()
-            .and_then(|database| transact(database, rows, entry, deeds, bounds).map_err(wrong));
+            .and_then(|database| transact(database, rows, entry, deeds, bounds).map_err(wrong))
+            .map_err(|error| match error {
+                // Whatever it is that the disk does not do: it was to be written.
+                StoreError::Io(error) => StoreError::Disk(error),
+                other => other,
+            });
         if outcome.is_err() {
             // After a failed write redb refuses all further ones until the file is
             // opened anew: a disk that was full must be usable once there is room.

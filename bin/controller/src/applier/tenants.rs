@@ -1,7 +1,7 @@
 //! What tenants and the log of deeds need of the store: tokens, who did what, and what is
 //! stated once one of several documents has changed.
 
-use super::{Applier, Wanted, stored};
+use super::{Applier, Wanted, stored, untouched};
 use crate::happenings::now_ms;
 use crate::stated::Stated;
 use crate::tokens::{EACH, MOST, Made, make};
@@ -45,7 +45,7 @@ impl Applier {
         deed.object = format!("{} {}", made.token.id, made.token.name);
         all.push(made.token.clone());
         let kept = self.store()?.keep_tokens(&all, &[Deed(deed)]);
-        kept.map_err(|error| stored(&error))?;
+        kept.map_err(|error| untouched(&error))?;
         self.tokens.set(all);
         Ok(made)
     }
@@ -79,7 +79,13 @@ impl Applier {
         // Whatever the disk says: from now on it lets nobody in.
         self.tokens.set(all.clone());
         let kept = self.store()?.keep_tokens(&all, &[Deed(deed)]);
-        kept.map_err(|error| stored(&error))?;
+        kept.map_err(|error| Fault {
+            help:
+                "make room there and revoke it again: until then the token lets nobody in, but a \
+                   controller that starts anew takes it as before"
+                    .into(),
+            ..stored(&error)
+        })?;
         Ok(token)
     }
 
@@ -127,6 +133,43 @@ impl Applier {
         self.recovered().await?;
         let noted = self.store()?.note(&[Deed(deed)]);
         noted.map_err(|error| stored(&error))
+    }
+
+    /// Remembers what is done already (or was tried: its outcome says), and gives `outcome`: where it
+    /// cannot be written, that is said together with what was done, and among what happened.
+    ///
+    /// # Errors
+    /// That of the outcome; or a fault of the host: the store.
+    pub async fn note_done(
+        &mut self,
+        deed: AuditEntry,
+        done: &str,
+        outcome: Result<(), Fault>,
+    ) -> Result<(), Fault> {
+        let line = format!("{} {}: {}", deed.kind, deed.object, deed.outcome);
+        let by = deed
+            .uid
+            .map_or_else(String::new, |uid| format!(" by uid {uid}"));
+        let Err(unwritten) = self.note(deed).await else {
+            return outcome;
+        };
+        let without = format!("the audit log has no entry of it: {}", unwritten.message);
+        self.happenings
+            .say("audit-missing", format!("{line}{by}; {without}"));
+        Err(match outcome {
+            Ok(()) => Fault {
+                message: format!("{done}, but {without}"),
+                help:
+                    "it need not be done again; `bulkhead events` has who did it. Make room there, \
+                       and what follows is in the audit log"
+                        .into(),
+                ..unwritten
+            },
+            Err(fault) => Fault {
+                message: format!("{}; and {without}", fault.message),
+                ..fault
+            },
+        })
     }
 
     /// The audit log: see `Store::audit`.

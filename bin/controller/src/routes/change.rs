@@ -304,9 +304,10 @@ async fn release(
     if let Err(refusal) = &outcome {
         deed.outcome = refusal.to_string();
     }
+    let outcome = outcome.map_err(|refusal| refused(&refusal, "lifting the quarantine"));
+    let done = format!("the quarantine of {} was lifted", deed.object);
     let mut applier = server.applier.turn(Rank::Host).await;
-    applier.note(deed).await?;
-    outcome.map_err(|refusal| refused(&refusal, "lifting the quarantine"))?;
+    applier.note_done(deed, &done, outcome.map(drop)).await?;
     Ok(Json(json!({ "released": true })))
 }
 

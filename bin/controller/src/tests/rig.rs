@@ -29,6 +29,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use store::Store;
+use telemetry::circuits::CUT_DONE;
 use telemetry::counters::{self, Counter};
 use telemetry::drops::DropReason;
 use zerocopy::IntoBytes;
@@ -227,6 +228,15 @@ pub fn supervise(socket: Socket, books: Shared) {
                 .send_wait(
                     &Message::new(message.seq, &body),
                     &fds,
+                    Duration::from_secs(5),
+                )
+                .unwrap();
+        } else if let Some(body) = message.body::<CutCircuit>() {
+            let cut = page(&CUT_DONE.to_le_bytes());
+            socket
+                .send_wait(
+                    &Message::new(message.seq, &body),
+                    &[cut.as_fd()],
                     Duration::from_secs(5),
                 )
                 .unwrap();

@@ -3,6 +3,7 @@
 use super::*;
 use api::{Audit, AuditCheck, NewToken, Tokens};
 use serde_json::Value;
+use std::os::fd::AsRawFd;
 
 /// What one tenant may never learn of the other, each word found nowhere else.
 const SECRETS: [&str; 15] = [
@@ -627,8 +628,7 @@ async fn who_cut_a_circuit_is_in_the_audit_log_and_it_stays_whole() {
     let rig = Rig::new().await;
     let with = spec(&[("red", 1)]).replace("subnet: lan }", "subnet: lan, attach: circuits }");
     rig.apply(&with).await;
-    // No operator is here to cut it: what was asked for is told all the same.
-    rig.bad("POST", "/v1/circuits/1-7/cut", "").await;
+    let _: Value = rig.good("POST", "/v1/circuits/1-7/cut", "").await;
     let audit: Audit = rig.good("GET", "/v1/audit", "").await;
     let last = audit.entries.last().unwrap();
     let (kind, object) = (last.kind.as_str(), last.object.as_str());
@@ -639,4 +639,55 @@ async fn who_cut_a_circuit_is_in_the_audit_log_and_it_stays_whole() {
     );
     let check: AuditCheck = rig.good("GET", "/v1/audit/check", "").await;
     assert!(check.whole, "{check:?}");
+}
+
+/// A store that can be read and, from some moment on, not be written.
+fn sealable(rig: &tempfile::TempDir) -> std::os::fd::OwnedFd {
+    use rustix::fs::{MemfdFlags, memfd_create};
+    let store = memfd_create("store", MemfdFlags::ALLOW_SEALING | MemfdFlags::CLOEXEC).unwrap();
+    let path = format!("/proc/self/fd/{}", store.as_raw_fd());
+    std::os::unix::fs::symlink(path, rig.path().join("store")).unwrap();
+    store
+}
+
+#[tokio::test]
+async fn what_was_done_is_told_where_the_audit_log_cannot_be_written() {
+    let folder = Arc::new(tempfile::tempdir().unwrap());
+    let store = sealable(&folder);
+    let rig = Rig::on(folder, Shared::default(), Rights::default()).await;
+    let with = spec(&[("red", 1)]).replace("subnet: lan }", "subnet: lan, attach: circuits }");
+    rig.apply(&with).await;
+    rustix::fs::fcntl_add_seals(&store, rustix::fs::SealFlags::WRITE).unwrap();
+    for (way, done) in [
+        (
+            "/v1/circuits/1-7/cut",
+            "circuit 1-7 was cut, but the audit log has no entry",
+        ),
+        (
+            "/v1/release/red",
+            "the quarantine of red was lifted, but the audit log has no entry",
+        ),
+    ] {
+        let (status, fault) = rig.bad("POST", way, "").await;
+        assert_eq!(
+            (status, fault.whose),
+            (StatusCode::SERVICE_UNAVAILABLE, Whose::Host)
+        );
+        assert!(fault.message.starts_with(done), "{fault:?}");
+        assert!(!fault.message.contains("othing was changed"), "{fault:?}");
+    }
+    let missing = rig.happenings.last(100, |h| h.kind == "audit-missing");
+    assert_eq!(missing.len(), 2);
+    assert!(
+        missing.iter().all(|one| one.message.contains("by uid 0")),
+        "{missing:?}"
+    );
+    // What was not done is told so.
+    rig.books.lock().unwrap().refuse =
+        Some((format!("release 1.{}", u32::MAX), ErrorCode::NotFound));
+    let (_, fault) = rig.bad("POST", "/v1/release/red", "").await;
+    assert_eq!(fault.code, "not-found", "{fault:?}");
+    assert!(fault.message.contains("no entry of it"), "{fault:?}");
+    let (_, fault) = rig.bad("POST", "/v1/down", "").await;
+    assert!(fault.message.ends_with("nothing was changed"), "{fault:?}");
 }
