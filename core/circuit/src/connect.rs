@@ -76,7 +76,8 @@ impl Table {
         socket.local.ip = from;
         socket.remote = remote;
         socket.state = State::Connecting;
-        socket.generation = socket.generation.wrapping_add(1);
+        // Of none is who was accepted.
+        socket.generation = socket.generation.wrapping_add(1).max(1);
         self.sockets.put(at, Slot::Socket(socket));
         Ok(Connect::To {
             local: socket.local,

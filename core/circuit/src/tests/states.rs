@@ -239,3 +239,18 @@ fn a_port_that_was_bound_is_no_other_connections() {
     assert_eq!(port_of(3, 82), 32774, "shared");
     assert_eq!(port_of(4, 81), 32775, "not to the same place");
 }
+
+/// The number of a connect is none of one that was accepted, however many there were.
+#[test]
+fn a_connect_has_a_number_after_the_last_one_too() {
+    let mut table = come_to("failed");
+    let (at, mut socket) = table.find(1).unwrap();
+    socket.generation = u32::MAX;
+    table.sockets.put(at, crate::record::Slot::Socket(socket));
+    let target = bytes(Family::V4, LO4, 5000);
+    let Ok(Connect::To { generation, .. }) = table.connect_begin(1, &target, 3) else {
+        panic!("it may connect again");
+    };
+    assert_eq!(generation, 1);
+    assert_eq!(table.connected(1), Ok(()));
+}
