@@ -146,7 +146,18 @@ pub fn render(
     families.proved.set(health.proved_s.cast_signed());
     let mut text = String::new();
     encode(&mut text, &registry)?;
-    Ok(text)
+    Ok(ordered(&text))
+}
+
+/// The same with what is of one kind in the same order at each scrape: a family is kept by hashes.
+fn ordered(text: &str) -> String {
+    let mut lines: Vec<&str> = text.lines().collect();
+    for series in lines.chunk_by_mut(|a, b| a.starts_with('#') == b.starts_with('#')) {
+        if series.first().is_some_and(|line| !line.starts_with('#')) {
+            series.sort_unstable();
+        }
+    }
+    lines.iter().flat_map(|line| [line, "\n"]).collect()
 }
 
 impl Families {
@@ -290,5 +301,17 @@ impl Families {
             };
             self.drops.get_or_create(&of).inc_by(drop.frames);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn series_of_one_kind_are_in_order_and_stay_with_what_they_are() {
+        let text = "# HELP a A.\n# TYPE a counter\na{x=\"2\"} 1\na{x=\"1\"} 9\n# HELP b B.\n# TYPE b gauge\nb 3\n# EOF\n";
+        let right = "# HELP a A.\n# TYPE a counter\na{x=\"1\"} 9\na{x=\"2\"} 1\n# HELP b B.\n# TYPE b gauge\nb 3\n# EOF\n";
+        assert_eq!(ordered(text), right);
     }
 }
