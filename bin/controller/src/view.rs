@@ -109,6 +109,13 @@ pub fn status(status: Status, name: &str) -> Status {
             .collect(),
         agreements: (status.agreements.into_iter())
             .filter(|one| one.offerer == name || one.acceptor == name)
+            .map(|mut one| {
+                // What the other side asks for in vain is that side's.
+                if one.rings_asked_by != name {
+                    one.rings_asked_by.clear();
+                }
+                one
+            })
             .collect(),
         halves: status.halves,
         revoked: status.revoked,

@@ -97,6 +97,8 @@ pub struct Agreement {
     pub acceptor: String,
     /// Whether circuits across it may go by memory that programs of both tenants share.
     pub rings: bool,
+    /// The tenant that alone asks for that, so that nothing comes of it; empty: neither or both.
+    pub rings_asked_by: String,
 }
 
 /// One past apply.

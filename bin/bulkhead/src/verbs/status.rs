@@ -144,6 +144,14 @@ fn rendered_status(status: &Status) -> String {
             "{name}: programs of both may share memory (`rings: yes` of both), unless an end is metered"
         );
     }
+    let alone = |one: &&api::Agreement| !one.rings_asked_by.is_empty();
+    for agreement in status.agreements.iter().filter(alone).take(FEW) {
+        let (name, by) = (&agreement.name, &agreement.rings_asked_by);
+        let _ = writeln!(
+            out,
+            "{name}: {by} alone asks for rings (`rings: yes`), so programs share no memory"
+        );
+    }
     out.push_str(&halves(&status.halves));
     for revoked in status.revoked.iter().take(FEW) {
         let _ = writeln!(out, "{revoked}");
@@ -430,6 +438,20 @@ mod tests {
         );
         assert!(shown.contains("/e120: the port is gone\n"), "{shown}");
         assert!(!shown.contains("weaker"), "{shown}");
+    }
+
+    #[test]
+    fn rings_that_one_side_alone_asks_for_are_told() {
+        let status = Status {
+            agreements: vec![api::Agreement {
+                name: "agreement red/db with blue".into(),
+                rings_asked_by: "blue".into(),
+                ..api::Agreement::default()
+            }],
+            ..Status::default()
+        };
+        let told = "agreement red/db with blue: blue alone asks for rings";
+        assert!(rendered_status(&status).contains(told));
     }
 
     #[test]

@@ -69,15 +69,38 @@ pub async fn status(viewer: Viewer, State(server): From) -> Json<Status> {
 }
 
 fn agreements(world: &World) -> Vec<api::Agreement> {
-    let live = world.made().into_iter();
-    let live = live.flat_map(|(_, _, intent)| &intent.agreements);
-    let told = live.map(|one| api::Agreement {
+    let Some((spec, _, intent)) = world.made() else {
+        return Vec::new();
+    };
+    let tenants: BTreeMap<&str, &spec::Tenant> = (spec.tenants.iter())
+        .map(|tenant| (tenant.name.as_str(), tenant))
+        .collect();
+    let told = intent.agreements.iter().map(|one| api::Agreement {
         name: crate::names::agreement(one),
         offerer: one.offerer.clone(),
         acceptor: one.acceptor.clone(),
         rings: one.rings,
+        rings_asked_by: match one.rings {
+            true => String::new(),
+            false => asks_alone(&tenants, one).unwrap_or_default().to_owned(),
+        },
     });
     told.collect()
+}
+
+/// Which side of an agreement without rings asks for them.
+fn asks_alone<'a>(
+    tenants: &BTreeMap<&str, &spec::Tenant>,
+    one: &'a policy::Agreement,
+) -> Option<&'a str> {
+    let mut offers = tenants.get(&*one.offerer)?.offers.iter();
+    let offer = offers.find(|it| it.name.as_str() == one.offer)?;
+    if offer.rings() {
+        return Some(&one.offerer);
+    }
+    let mut accepts = tenants.get(&*one.acceptor)?.accepts.iter();
+    let accept = accepts.find(|it| it.name.as_str() == one.acceptance)?;
+    accept.rings().then_some(&*one.acceptor)
 }
 
 /// One endpoint.

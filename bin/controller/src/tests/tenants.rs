@@ -691,3 +691,29 @@ async fn what_was_done_is_told_where_the_audit_log_cannot_be_written() {
     let (_, fault) = rig.bad("POST", "/v1/down", "").await;
     assert!(fault.message.ends_with("nothing was changed"), "{fault:?}");
 }
+
+#[tokio::test]
+async fn rings_that_one_side_alone_asks_for_are_told_to_it_and_to_the_provider() {
+    let rig = Rig::new().await;
+    let example = include_str!("../../../../examples/agreement.yaml");
+    let asked = |offer: bool, accept: bool| {
+        let yes = |yes: bool| if yes { "\n        rings: yes" } else { "" };
+        let text = example.replace("to: [blue]", &format!("to: [blue]{}", yes(offer)));
+        text.replace("service: db", &format!("service: db{}", yes(accept)))
+    };
+    let mut told = Vec::new();
+    for (offer, accept) in [(false, false), (true, false), (false, true), (true, true)] {
+        rig.apply(&asked(offer, accept)).await;
+        let status: Status = rig.good("GET", "/v1/status", "").await;
+        let by = |status: &Status| status.agreements[0].rings_asked_by.clone();
+        let theirs = |name| by(&crate::view::status(status.clone(), name));
+        told.push([by(&status), theirs("red"), theirs("blue")]);
+    }
+    let right = [
+        ["", "", ""],
+        ["red", "red", ""],
+        ["blue", "", "blue"],
+        ["", "", ""],
+    ];
+    assert_eq!(told, right);
+}
