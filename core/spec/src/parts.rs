@@ -534,15 +534,31 @@ fn close(tenant: &mut Tenant, own: Document, limits: &SelfManaged, shares: &Shar
 /// one that is made for it, under the tenant's name.
 fn attached(endpoint: &Endpoint, limits: &SelfManaged, findings: &mut Findings) {
     if let Some((span, what)) = foreign(endpoint, limits) {
+        let help = match what {
+            CIRCUITS => {
+                "circuits are for tenants whose endpoints the provider of this host states; without `attach` the endpoint has packets, in a namespace of its own"
+            }
+            FIFO => "ask the provider of this host for `fifo: on`, or leave `attach` out",
+            MACHINE => "ask the provider of this host for `vhost: on`, or leave `attach` out",
+            MEMORY => {
+                "say less; what a machine has beyond is for the provider of this host to lend"
+            }
+            _ => "leave it out: the endpoint gets a namespace of its own, TENANT-ENDPOINT",
+        };
         findings
             .add(
                 "self-managed",
                 span,
                 format!("{what} is not the tenant's to state"),
             )
-            .help("leave it out: the endpoint gets a namespace of its own, TENANT-ENDPOINT");
+            .help(help);
     }
 }
+
+const CIRCUITS: &str = "an endpoint of circuits";
+const FIFO: &str = "a fifo";
+const MACHINE: &str = "a virtual machine's interface";
+const MEMORY: &str = "more memory than 4GiB";
 
 /// What of an endpoint's attachment is not the tenant's to state.
 fn foreign(endpoint: &Endpoint, limits: &SelfManaged) -> Option<(Span, &'static str)> {
@@ -558,14 +574,14 @@ fn foreign(endpoint: &Endpoint, limits: &SelfManaged) -> Option<(Span, &'static 
         Attach::Vhost(vhost) if limits.vhost() => {
             // What a host lends to its own machines is more than nothing said.
             let memory = vhost.memory.filter(|it| it.value.0 > MACHINE_MEMORY);
-            memory.map(|memory| (memory.span, "more memory than 4GiB"))
+            memory.map(|memory| (memory.span, MEMORY))
         }
         attach => {
             let span = endpoint.attach.as_ref().map(|attach| attach.span);
             let what = match attach {
-                Attach::Fifo(_) => "a fifo",
-                attach if attach.circuits().is_some() => "an endpoint of circuits",
-                _ => "a virtual machine's interface",
+                Attach::Fifo(_) => FIFO,
+                attach if attach.circuits().is_some() => CIRCUITS,
+                _ => MACHINE,
             };
             Some((span.unwrap_or(endpoint.name.span), what))
         }

@@ -298,23 +298,28 @@ fn a_barred_service_is_accepted_by_no_name() {
 
 #[test]
 fn own_attachment_to_the_host() {
-    for bad in [
-        "attach: {tap: {namespace: /proc/1/ns/net}}",
-        "attach: {tap: {namespace: red-a}}",
-        "attach: {tap: {make: off}}",
-        "attach: {fifo: {}}",
-        "attach: {tap: {circuits: {}}}",
-        "attach: {veth: {circuits: {sockets: 8}}}",
-        "attach: circuits",
+    const LEFT_OUT: &str = "leave it out: the endpoint gets a namespace of its own";
+    const CIRCUITS: &str = "circuits are for tenants whose endpoints the provider";
+    for (bad, help) in [
+        ("attach: {tap: {namespace: /proc/1/ns/net}}", LEFT_OUT),
+        ("attach: {tap: {namespace: red-a}}", LEFT_OUT),
+        ("attach: {tap: {make: off}}", LEFT_OUT),
+        ("attach: {fifo: {}}", "`fifo: on`"),
+        ("attach: {vhost: {}}", "`vhost: on`"),
+        ("attach: {tap: {circuits: {}}}", CIRCUITS),
+        ("attach: {veth: {circuits: {sockets: 8}}}", CIRCUITS),
+        ("attach: circuits", CIRCUITS),
     ] {
-        let found = wrong(
-            HOST,
-            &BLUE.replace("subnet: data}", &format!("subnet: data, {bad}}}")),
-        );
+        let own = BLUE.replace("subnet: data}", &format!("subnet: data, {bad}}}"));
+        let found = wrong(HOST, &own);
         assert!(
             found.iter().any(|one| one.contains("not the tenant's")),
             "{bad}: {found:?}"
         );
+        let text = parts(HOST, &[("blue", &own)]).joined();
+        let found = spec::parse("host.yaml", text.as_bytes()).err().unwrap();
+        let helped = found.findings.iter().any(|one| one.help.contains(help));
+        assert!(helped, "{bad}: {found:?}");
     }
     let good = BLUE.replace(
         "subnet: data}",
