@@ -2,7 +2,8 @@
 
 use guard::guard;
 use rustix::fs::{
-    FlockOperation, Mode, OFlags, fchmod, flock, fstat, open, openat, renameat, stat,
+    Access, AtFlags, FlockOperation, Mode, OFlags, accessat, fchmod, flock, fstat, open, openat,
+    renameat, stat,
 };
 use rustix::io::Errno;
 use std::fs::{self, File, TryLockError};
@@ -112,6 +113,16 @@ fn take_state(state_dir: &Path) -> Result<OwnedFd, String> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let directory =
         open(state_dir, flags, Mode::empty()).map_err(|errno| format!("{place}: {errno}"))?;
+    // Else each controller would be of no use, and end, for ever. A full disk is another thing: it may have room again.
+    let writes = Access::READ_OK | Access::WRITE_OK | Access::EXEC_OK;
+    if let Err(errno) = accessat(&directory, c".", writes, AtFlags::empty())
+        && guard!("keeper-state-write")
+    {
+        return Err(format!(
+            "{place} cannot be written ({errno}): have it mounted for writing and be this user's, or give \
+             another --state-dir"
+        ));
+    }
     match flock(&directory, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(directory),
         Err(Errno::WOULDBLOCK) if guard!("keeper-state-lock") => {

@@ -100,11 +100,17 @@ pub async fn up(up: &Up, json: bool) -> Result<Exit, Trouble> {
             return Err(Trouble::new(
                 Exit::Failed,
                 format!(
-                    "no answer at {} within {} s",
+                    "no answer at {} within {} s; the daemon (pid {}) goes on trying",
                     socket.display(),
-                    PATIENCE.as_secs()
+                    PATIENCE.as_secs(),
+                    child.id()
                 ),
-                format!("its messages are in {}", log.display()),
+                format!(
+                    "`kill {}` ends it; the last of its messages, which are in {}:\n{}",
+                    child.id(),
+                    log.display(),
+                    last_lines(&log)
+                ),
             ));
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -129,6 +135,17 @@ pub async fn up(up: &Up, json: bool) -> Result<Exit, Trouble> {
 fn holder(run_dir: &Path) -> Option<u32> {
     let text = std::fs::read_to_string(run_dir.join("keeper.lock")).ok()?;
     text.trim().parse().ok()
+}
+
+/// The last lines of a log, as far as it can be read.
+fn last_lines(log: &Path) -> String {
+    const MOST: usize = 5;
+    // The keeper keeps it small.
+    let text = std::fs::read(log).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let lines: Vec<&str> = text.lines().collect();
+    let from = lines.len().saturating_sub(MOST);
+    lines.get(from..).unwrap_or_default().join("\n")
 }
 
 /// The keeper's command line.
@@ -182,6 +199,17 @@ pub fn beside(name: &str) -> Result<PathBuf, Trouble> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_a_log_the_last_lines_are_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = folder.path().join("log");
+        assert_eq!(last_lines(&log), "");
+        std::fs::write(&log, "1\n2\n").unwrap();
+        assert_eq!(last_lines(&log), "1\n2");
+        std::fs::write(&log, b"1\n2\n3\n4\n5\n6\n\xff\n").unwrap();
+        assert_eq!(last_lines(&log), "3\n4\n5\n6\n\u{fffd}");
+    }
 
     #[test]
     fn every_program_of_the_daemon_is_looked_for() {

@@ -26,6 +26,10 @@ pub const TESTS: &[(&str, fn())] = &[
         a_second_keeper_on_one_state_directory_is_told_who_holds_it,
     ),
     (
+        "a_state_directory_that_cannot_be_written_is_refused_at_once",
+        a_state_directory_that_cannot_be_written_is_refused_at_once,
+    ),
+    (
         "a_log_is_ours_alone_and_follows_no_link",
         a_log_is_ours_alone_and_follows_no_link,
     ),
@@ -134,6 +138,39 @@ fn a_second_keeper_on_one_state_directory_is_told_who_holds_it() {
         "{says}"
     );
     assert!(life.list("control/").len() == 2, "the first one goes on");
+}
+
+fn a_state_directory_that_cannot_be_written_is_refused_at_once() {
+    let stage = Stage::new();
+    let folder = stage.folder.path();
+    let (run, state) = (folder.join("elsewhere"), folder.join("unwritten"));
+    for directory in [&run, &state] {
+        std::fs::create_dir(directory).unwrap();
+    }
+    // One that is not refused ends as well, for the test to see it.
+    std::fs::write(run.join("hopeless"), "").unwrap();
+    // In a namespace of mounts: it goes with the keeper.
+    let line = "mount -t tmpfs -o ro,mode=700 bht \"$2\" && exec \"$0\" --run-dir \"$1\" --state-dir \"$2\"";
+    let alone = if rustix::process::geteuid().is_root() {
+        "-m"
+    } else {
+        "-rm"
+    };
+    let output = Command::new("unshare")
+        .args([alone, "sh", "-c", line])
+        .args([&folder.join("bulkhead-keeper"), &run, &state])
+        .env_remove("NOTIFY_SOCKET")
+        .output()
+        .unwrap();
+    let says = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        !output.status.success() && says.contains("/unwritten cannot be written (Read-only"),
+        "{says}"
+    );
+    assert!(
+        !says.contains("hopeless") && !says.contains("does not start"),
+        "nothing was begun: {says}"
+    );
 }
 
 fn a_log_is_ours_alone_and_follows_no_link() {
