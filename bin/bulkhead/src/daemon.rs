@@ -54,6 +54,15 @@ impl Daemon {
         Ok(Daemon { pid, pidfd })
     }
 
+    /// How it is ended where nothing can be taken down before.
+    pub fn by_hand(&self) -> String {
+        format!(
+            "the daemon goes on: `kill {}` ends it and all that it made, and forgets nothing: the next `bulkhead up` \
+             on this state directory makes that again",
+            self.pid
+        )
+    }
+
     /// Ends it in order and waits for that.
     pub fn stop(&self) -> Result<(), Trouble> {
         match pidfd_send_signal(&self.pidfd, Signal::TERM) {

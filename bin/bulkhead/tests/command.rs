@@ -82,3 +82,20 @@ fn what_is_cut_is_a_circuit_and_nothing_is_listed() {
     );
     assert_eq!(output.status.code(), Some(3), "it is asked for");
 }
+
+#[test]
+fn who_cannot_take_down_is_told_how_the_daemon_is_ended() {
+    let folder = tempfile::tempdir().unwrap();
+    // Nobody answers, and the lock says who would have to.
+    let own = std::process::id();
+    std::fs::write(folder.path().join("keeper.lock"), format!("{own}\n")).unwrap();
+    let socket = folder.path().join("api.sock");
+    let socket = socket.to_str().unwrap();
+    let ends = format!("`kill {own}` ends it");
+    for (words, told) in [(&["down", "--stop"][..], true), (&["down"], false)] {
+        let output = run(":", &[&["--socket", socket], words].concat());
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(3), "{said}");
+        assert_eq!(said.contains(&ends), told, "{said}");
+    }
+}

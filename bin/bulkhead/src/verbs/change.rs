@@ -58,7 +58,17 @@ pub async fn down(
     socket: &Path,
     json: bool,
 ) -> Result<Exit, Trouble> {
-    let applied: Applied = client.post("/v1/down", Vec::new()).await?;
+    let applied: Result<Applied, Trouble> = client.post("/v1/down", Vec::new()).await;
+    let applied = applied.map_err(|mut trouble| {
+        if let (true, Ok(daemon)) = (down.stop, Daemon::of(socket)) {
+            let help = &mut trouble.fault.help;
+            if !help.is_empty() {
+                help.push('\n');
+            }
+            help.push_str(&daemon.by_hand());
+        }
+        trouble
+    })?;
     if down.stop {
         Daemon::of(socket)?.stop()?;
     }
