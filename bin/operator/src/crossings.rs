@@ -12,7 +12,7 @@ mod shares;
 use crate::live;
 use crate::sockets::{self, Made};
 use command::Message;
-use command::verbs::{Cross, Crossed, Shared, Uncross};
+use command::verbs::{Cross, Crossed, HasMemory, Uncross};
 use guard::guard;
 use rustix::io::Errno;
 use seqpacket::Socket;
@@ -112,7 +112,7 @@ pub enum Said {
     /// And does no more.
     Uncross(u64),
     /// Its program has a circuit's memory.
-    Shares(Shared),
+    Shares(HasMemory),
 }
 
 /// All of a compartment.
@@ -228,7 +228,7 @@ impl Crossings {
         let Some((message, _)) = socket.recv().map_err(drop)? else {
             return Ok(None);
         };
-        if let Some(body) = message.body::<Shared>() {
+        if let Some(body) = message.body::<HasMemory>() {
             return Ok(Some(Said::Shares(body)));
         }
         if let Some(body) = message.body::<Crossed>() {
@@ -381,7 +381,7 @@ impl Crossings {
     }
 
     /// The program here has a circuit's memory: the other side is told.
-    pub fn shares(&mut self, tag: u16, body: &Shared) {
+    pub fn shares(&mut self, tag: u16, body: &HasMemory) {
         self.say(tag, body);
     }
 

@@ -296,7 +296,7 @@ verbs! {
     /// supervisor → operator: how many programs may be kept.
     ProgramLimit = 157,
     /// operator → operator: the program here has a circuit's memory.
-    Shared = 158,
+    HasMemory = 158,
 }
 
 /// Why a request failed. `detail` in the answer's Done body says more.

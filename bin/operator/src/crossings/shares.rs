@@ -1,7 +1,7 @@
 //! Memory of circuits that cross agreements: the supervisor makes it and gives it to both sides, so
 //! that no descriptor goes from one tenant's operator to another's.
 
-use command::verbs::{Share, Shared};
+use command::verbs::{HasMemory, Share};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -30,7 +30,7 @@ pub struct Shares {
     /// What the other side calls those that came, with the cookies of the sockets here.
     came: BTreeMap<(u16, u64), u64>,
     /// Of which the other side's program has it: it was told sooner than this side.
-    early: BTreeMap<(u16, u64), Shared>,
+    early: BTreeMap<(u16, u64), HasMemory>,
     /// Of which the supervisor is to be asked.
     asks: Vec<Share>,
     may_ask: u32,
@@ -117,14 +117,14 @@ impl Shares {
 
     /// The other side's program has that of a connection of which this side is not told yet, or which has
     /// not come here.
-    pub fn other_is_early(&mut self, tag: u16, body: Shared) {
+    pub fn other_is_early(&mut self, tag: u16, body: HasMemory) {
         if self.early.len() < EARLY {
             self.early.insert((tag, body.id), body);
         }
     }
 
     /// What it said, if it was so; it is no more.
-    pub fn other_was_early(&mut self, tag: u16, id: u64) -> Option<Shared> {
+    pub fn other_was_early(&mut self, tag: u16, id: u64) -> Option<HasMemory> {
         self.early.remove(&(tag, id))
     }
 
@@ -165,8 +165,8 @@ impl Shares {
 mod tests {
     use super::*;
 
-    fn shared(id: u64) -> Shared {
-        Shared {
+    fn shared(id: u64) -> HasMemory {
+        HasMemory {
             id,
             cookie: 1,
             inode: 2,

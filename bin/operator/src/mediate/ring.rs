@@ -4,7 +4,7 @@ use super::leaves::ELSEWHERE;
 use super::*;
 use crate::decide::across;
 use crate::rings::Far;
-use command::verbs::{Share, Shared};
+use command::verbs::{HasMemory, Share};
 use stream::{CAPACITY, GIVEN, Given, Side, VERSION};
 
 impl Mediator {
@@ -49,7 +49,7 @@ impl Mediator {
         if tag != 0 {
             let id = self.number_across(cookie, side, call)?;
             let inode = rustix::fs::fstat(call.fd()?)?.st_ino as u32;
-            let body = Shared {
+            let body = HasMemory {
                 id,
                 cookie,
                 inode,
@@ -176,7 +176,7 @@ impl Mediator {
     }
 
     /// The other side's program has the memory of a connection.
-    pub(super) fn other_has_memory(&mut self, tag: u16, said: Shared) {
+    pub(super) fn other_has_memory(&mut self, tag: u16, said: HasMemory) {
         let Some((cookie, side)) = self.end_across(tag, said.id) else {
             return self.crossings.memory.other_is_early(tag, said);
         };

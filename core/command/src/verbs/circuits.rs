@@ -331,7 +331,7 @@ body! {
 }
 body! {
     /// The program of the operator that says so has a circuit's memory.
-    Shared: Shared {
+    HasMemory: HasMemory {
         /// [`Cross::id`].
         id: u64,
         /// Of the program's socket, of which it can be asked whether it lives.
