@@ -356,7 +356,7 @@ fn or_revoked(reason: &str, advice: &str, revoked: &[Revoked]) -> String {
 fn advice_for(reason: &str, revoked: &[Revoked]) -> String {
     let advice = match reason {
         "socket-kind" => {
-            "in an endpoint of circuits there are TCP and UDP; for anything else give it an interface, with circuits beside"
+            "by circuits there are TCP and UDP; anything else takes an interface (`attach: {tap: {circuits: {}}}` for both), and a program that is started in its namespace, not by `bulkhead run`"
         }
         "socket-limit" => {
             "raise the endpoint's `sockets`, or look which program does not close its own, or has hundreds of calls wait at once"

@@ -340,7 +340,7 @@ impl Decode for Attach {
             node,
             "`attach`",
             ATTACHMENTS,
-            "{tap: {namespace: red-web1}}",
+            "{tap: {namespace: red-web1}} (circuits beside it: {tap: {circuits: {}}})",
             findings,
         ) {
             return None;

@@ -194,15 +194,17 @@ impl Closed {
 
     /// When there is something to be done.
     pub fn due(&self, now: Instant) -> Option<Instant> {
-        let rounds = self.rounds.iter().map(|round| match round.is_late() {
+        // Not soon again, where some program has one wait: each is a wake-up.
+        let next = match self.rounds.iter().any(Round::is_late) {
             true => now + LOOKS,
             false => now + SOON,
-        });
+        };
         let waits = self.all.values().filter(|one| !one.is_begun);
         let waits = waits.map(|one| match one.far {
             Some(far) if !far.is_known() => one.since + UNTOLD,
-            _ => one.not_before.max(now + SOON),
+            _ => one.not_before.max(next),
         });
+        let rounds = self.rounds.iter().map(|_| next);
         rounds.chain(waits).min()
     }
 }
