@@ -62,7 +62,7 @@ ssize_t bulkhead_reserve(bulkhead_circuit *circuit, size_t least, volatile void 
  * blocks, or the room is in the ring; what was reserved beyond them is given up. Where it does not
  * block, and the socket takes no more, it may be fewer, as by write(2): the rest stays reserved, where
  * it is, and is committed by another call (of what is left) once a poll says that it is writable.
- * Whoever writes or reserves before that gives it up. EAGAIN: none went, and all stays reserved.
+ * Whoever writes or reserves before that gives it up. EAGAIN: none went, and all stays reserved. Any other error gives it up.
  * EINVAL: more than is reserved, of which nothing is sent. */
 ssize_t bulkhead_commit(bulkhead_circuit *circuit, size_t length);
 

@@ -470,13 +470,23 @@ impl Crossings {
     /// Those of these sockets that came by an agreement, by inode and cookie, that live: inodes by
     /// cookies. Of whom nobody tells any more, or not yet, it is taken that all do.
     pub fn living(&self, tag: u16, asked: &[(u32, u64)]) -> BTreeMap<u64, u64> {
-        let witnesses = self.witnesses.get(&tag).filter(|_| guard!("across-living"));
-        let told = witnesses.and_then(|all| {
-            let told = all.iter().map(|witness| live::those(witness, asked));
-            let told: Result<Vec<_>, _> = told.collect();
-            Some(told.ok()?.into_iter().flatten().collect())
-        });
+        let told = self.told(tag, asked).and_then(Result::ok);
         told.unwrap_or_else(|| asked.iter().map(|(a, b)| (*b, u64::from(*a))).collect())
+    }
+
+    /// The same, where somebody tells.
+    pub fn told(
+        &self,
+        tag: u16,
+        asked: &[(u32, u64)],
+    ) -> Option<Result<BTreeMap<u64, u64>, Errno>> {
+        let witnesses = self
+            .witnesses
+            .get(&tag)
+            .filter(|_| guard!("across-living"))?;
+        let told = witnesses.iter().map(|witness| live::those(witness, asked));
+        let told: Result<Vec<_>, _> = told.collect();
+        Some(told.map(|all| all.into_iter().flatten().collect()))
     }
 
     /// Where to begin to ask about those of an agreement, so that each has its turn.

@@ -72,14 +72,17 @@ impl Round {
     /// # Errors
     /// As of [`Round::begin`].
     pub fn take_back(slots: [u32; 2], all: &[(u64, BorrowedFd<'_>)]) -> Result<Round, Errno> {
-        let all = all.get(..AT_ONCE).unwrap_or(all);
         let (hears, tells) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         let files = all.iter().map(|(_, file)| *file);
         let keeps: Vec<BorrowedFd<'_>> = files.chain([tells.as_fd()]).collect();
         apart(&keeps, || {
             for (number, (_, file)) in all.iter().enumerate() {
-                let _ = shm::take_back(file, CAPACITY);
-                tell(&tells, number, Came::Over);
+                let is_done = shm::take_back(file, CAPACITY).is_ok();
+                tell(
+                    &tells,
+                    number,
+                    if is_done { Came::Over } else { Came::Lost },
+                );
             }
         })?;
         Ok(Round {
@@ -117,6 +120,7 @@ impl Round {
         let came = match what as u8 {
             0 => Came::Moved([one, other]),
             1 => Came::Unread,
+            3 => Came::Lost,
             _ => Came::Over,
         };
         Some((began, came))
@@ -147,7 +151,8 @@ fn tell(tells: &OwnedFd, number: usize, came: Came) {
     let (what, [one, other]) = match came {
         Came::Moved(published) => (0, published),
         Came::Unread => (1, [0; 2]),
-        Came::Over | Came::Lost => (2, [0; 2]),
+        Came::Over => (2, [0; 2]),
+        Came::Lost => (3, [0; 2]),
     };
     let mut bytes = [0; REPORT];
     let words = [what | (number as u64) << 8, one, other];

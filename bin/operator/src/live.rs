@@ -83,6 +83,7 @@ fn socket(body: &[u8]) -> Option<(u64, u64)> {
 pub fn those(witness: &OwnedFd, asked: &[(u32, u64)]) -> Result<BTreeMap<u64, u64>, Errno> {
     let mut all = BTreeMap::new();
     let mut buffer = vec![0; 4 << 10];
+    let mut failed = Ok(());
     for some in asked.chunks(AT_ONCE) {
         let requests: Vec<u8> = some.iter().copied().flat_map(request_one).collect();
         send(witness, &requests, SendFlags::empty())?;
@@ -91,13 +92,20 @@ pub fn those(witness: &OwnedFd, asked: &[(u32, u64)]) -> Result<BTreeMap<u64, u6
             let came = recv(witness, &mut buffer[..], RecvFlags::DONTWAIT);
             let (length, _) = came.inspect_err(|_| drain(witness, &mut buffer))?;
             let answer = message(buffer.get(..length).unwrap_or_default());
-            all.extend(answer.and_then(|(kind, body, _)| match kind {
-                BY_FAMILY => socket(body),
-                _ => None,
-            }));
+            let Some((kind, body, _)) = answer else {
+                continue;
+            };
+            match kind {
+                BY_FAMILY => all.extend(socket(body)),
+                // struct nlmsgerr: of what the kernel cannot tell it is not taken that it is closed.
+                _ => match word(body, 0).map(|it| Errno::from_raw_os_error(-it.cast_signed())) {
+                    Some(Errno::NOENT | Errno::STALE) | None => {}
+                    Some(errno) => failed = Err(errno),
+                },
+            }
         }
     }
-    Ok(all)
+    failed.map(|()| all)
 }
 
 fn drain(witness: &OwnedFd, buffer: &mut [u8]) {

@@ -9,13 +9,13 @@ mod closed;
 
 use crate::giving::{self, Came, NOTHING, Round};
 use closed::Closed;
-pub use closed::Far;
+pub use closed::{Across, End};
 use guard::guard;
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
-use stream::reclaim::LOOKS;
+use stream::reclaim::{LOOKS, SETTLES};
 use stream::{CAPACITY, Side};
 
 /// Rings of an endpoint at most, and with that bytes: 2 MiB each and a page, a gigabyte
@@ -25,7 +25,7 @@ const MOST: u32 = 512;
 const MOST_ACROSS: u32 = 128;
 /// Descriptors that are kept for who has not asked, of all endpoints.
 const KEPT: usize = 1024;
-/// Descriptors that are kept of memory that both sides have; of more nothing is given back.
+/// Descriptors that are kept of all of it; of more nothing could be taken back.
 const WATCHED: usize = 8192;
 /// One that is in use is looked at after twice the time each time, up to this.
 const SELDOM: Duration = LOOKS.saturating_mul(4);
@@ -38,18 +38,20 @@ const ROUNDS: usize = 4;
 const LATE: usize = 2;
 /// After so long it is asked what came of a round, or begun what found no room.
 const SOON: Duration = Duration::from_millis(60);
-/// Of circuits across agreements nobody tells that they are closed: it is asked so often which are.
-const ACROSS: Duration = Duration::from_secs(8);
+/// Nobody tells that a circuit is closed: it is asked so often which are, where there are rings.
+const ASKS: Duration = Duration::from_secs(8);
 
 struct Ring {
     memory: Option<OwnedFd>,
     given: [bool; 2],
+    /// Who may have it: it was put into their programs, whether they were told so or not.
+    handed: [bool; 2],
     /// The slots of both ends.
     slots: [u32; 2],
     /// The end that accepted it, once that has it; 0: not known.
     accepted: u64,
-    /// Another tenant has it too, and can have whoever touches it wait: its end.
-    across: Option<Far>,
+    /// Another tenant has it too, and can have whoever touches it wait.
+    across: Option<Across>,
     /// The writers' positions, as they were seen last.
     seen: [u64; 2],
     /// Looks since something moved.
@@ -79,8 +81,8 @@ pub struct Rings {
     due: BTreeSet<(Instant, u64)>,
     rounds: Vec<Round>,
     closed: Closed,
-    /// When it is asked next which live of those across agreements.
-    across: Option<Instant>,
+    /// When it is asked next which circuits live.
+    asks: Option<Instant>,
     /// When closed ones may be looked for again to make room.
     looks: Option<Instant>,
 }
@@ -117,21 +119,27 @@ impl Rings {
     ///
     /// # Errors
     /// NOBUFS: the endpoint has as many as it may.
-    pub fn keep(&mut self, own: u64, slot: u32, tag: u16, memory: OwnedFd) -> Result<(), Errno> {
+    pub fn keep(
+        &mut self,
+        own: u64,
+        slot: u32,
+        across: Across,
+        memory: OwnedFd,
+    ) -> Result<(), Errno> {
         if self.has(own) {
             return Ok(());
         }
         if !self.has_room_across(slot) && guard!("across-rings-most") {
             return Err(Errno::NOBUFS);
         }
-        self.insert(own, [slot; 2], memory, Some(Far::of(tag)));
+        self.insert(own, [slot; 2], memory, Some(across));
         Ok(())
     }
 
     /// Whether an endpoint may have one more of those.
     pub fn has_room_across(&self, slot: u32) -> bool {
         let has = self.counts.get(&slot).copied().unwrap_or(0);
-        has < MOST_ACROSS && self.kept < KEPT / 4
+        has < MOST_ACROSS && self.kept < KEPT / 4 && self.may_watch()
     }
 
     /// Whether there is memory of a connection.
@@ -139,7 +147,7 @@ impl Rings {
         self.all.contains_key(&began)
     }
 
-    fn insert(&mut self, began: u64, slots: [u32; 2], memory: OwnedFd, across: Option<Far>) {
+    fn insert(&mut self, began: u64, slots: [u32; 2], memory: OwnedFd, across: Option<Across>) {
         for slot in ends(slots) {
             *self.counts.entry(slot).or_default() += 1;
         }
@@ -147,6 +155,7 @@ impl Rings {
         let ring = Ring {
             memory: Some(memory),
             given: [false; 2],
+            handed: [false; 2],
             slots,
             accepted: 0,
             across,
@@ -178,29 +187,40 @@ impl Rings {
     /// Whether both endpoints may have one more.
     pub fn has_room(&self, slots: [u32; 2]) -> bool {
         let has = |slot: u32| self.counts.get(&slot).copied().unwrap_or(0);
-        self.kept < KEPT && ends(slots).all(|slot| has(slot) < MOST)
+        self.kept < KEPT && self.may_watch() && ends(slots).all(|slot| has(slot) < MOST)
     }
 
-    /// A side has it, by this socket; whether both have.
-    pub fn given(&mut self, began: u64, side: Side, cookie: u64) -> bool {
+    /// Of one more the descriptor could be kept once both have it.
+    fn may_watch(&self) -> bool {
+        self.kept + self.watched + self.closed.len() < WATCHED
+    }
+
+    /// It is in a side's program, by this socket, whether that knows it or not.
+    pub fn handed(&mut self, began: u64, side: Side, end: End) {
+        if let Some(ring) = self.all.get_mut(&began) {
+            ring.handed[side as usize] = true;
+            match &mut ring.across {
+                Some(across) => across.ends[0] = Some(end),
+                None if side == Side::Accepted => ring.accepted = end.cookie,
+                None => {}
+            }
+        }
+    }
+
+    /// A side has it; whether both have.
+    pub fn given(&mut self, began: u64, side: Side) -> bool {
         let Some(ring) = self.all.get_mut(&began) else {
             return false;
         };
         let was_given = ring.is_given();
         ring.given[side as usize] = true;
-        if side == Side::Accepted {
-            ring.accepted = cookie;
-        }
         if ring.is_given() && !was_given && ring.memory.is_some() {
             self.kept -= 1;
-            if self.watched + self.closed.len() >= WATCHED {
-                ring.memory = None;
-            } else {
-                self.watched += 1;
-                match ring.across {
-                    None => drop(self.due.insert((Instant::now() + LOOKS, began))),
-                    Some(_) => drop(self.across.get_or_insert_with(|| Instant::now() + ACROSS)),
-                }
+            self.watched += 1;
+            let now = Instant::now();
+            self.asks.get_or_insert(now + ASKS);
+            if ring.across.is_none() {
+                self.due.insert((now + LOOKS, began));
             }
         }
         ring.is_given()
@@ -208,28 +228,45 @@ impl Rings {
 
     /// The other tenant's program has that of a circuit across an agreement, by this socket; whether both have. `None`:
     /// there is none of it here.
-    pub fn given_far(&mut self, own: u64, side: Side, far: Far) -> Option<bool> {
-        if let Some(ring) = self.all.get_mut(&own) {
-            ring.across = Some(far);
-            return Some(self.given(own, side, far.cookie));
-        }
-        self.closed.is_of(own, far).then_some(false)
+    pub fn given_far(&mut self, own: u64, side: Side, end: End) -> Option<bool> {
+        let ring = self.all.get_mut(&own)?;
+        ring.across.as_mut()?.ends[1] = Some(end);
+        ring.handed[side as usize] = true;
+        Some(self.given(own, side))
     }
 
-    /// Other tenants' ends of closed circuits, of which it is to be asked now whether they live; of those that do not
+    /// The same, of one that is closed here; whether there is one.
+    pub fn given_late(&mut self, of: (u16, u64), end: End) -> bool {
+        self.closed.is_told(of, end)
+    }
+
+    /// Closed circuits across agreements, of which it is to be asked now whether an end lives; of those of which none does
     /// the memory is taken back ([`Rings::is_over`]).
-    pub fn asks_far(&mut self) -> Vec<(u64, Far)> {
+    pub fn asks_ends(&mut self) -> Vec<(u64, Across)> {
         self.closed.asks()
     }
 
-    /// The agreements whose other sides' ends it is asked for.
-    pub fn tags_of_closed(&self) -> impl Iterator<Item = u16> {
-        self.closed.tags()
+    /// That took so long.
+    pub fn asked_ends(&mut self, took: Duration) {
+        self.closed.asked(took);
     }
 
-    /// The other end of that is closed too.
+    /// The agreements by which there are rings.
+    pub fn tags(&self) -> impl Iterator<Item = u16> {
+        let open = self.all.values().filter_map(|ring| Some(ring.across?.tag));
+        open.chain(self.closed.tags())
+    }
+
+    /// Both ends of that are closed.
     pub fn is_over(&mut self, own: u64) {
         self.closed.is_over(own);
+    }
+
+    /// Nobody tells whether they are: its memory is left to who has it.
+    pub fn gives_up(&mut self, own: u64) {
+        if let Some(slots) = self.closed.gives_up(own) {
+            self.uncount(slots);
+        }
     }
 
     /// Has pages given back that nobody uses; whether there are circuits of which it is not known whether
@@ -240,10 +277,9 @@ impl Rings {
         for slots in self.closed.tick() {
             self.uncount(slots);
         }
-        if self.across.is_some_and(|at| at <= now) {
-            let is_across = |ring: &Ring| ring.across.is_some();
-            self.across = self.all.values().any(is_across).then(|| now + ACROSS);
-            unread |= guard!("across-rings-asked");
+        if self.asks.is_some_and(|at| at <= now) {
+            self.asks = (self.watched > 0).then(|| now + ASKS);
+            unread |= guard!("rings-asked");
         }
         if self.due.first().is_none_or(|it| it.0 > now) {
             return unread;
@@ -350,7 +386,7 @@ impl Rings {
             true => now + LOOKS,
             false => now + SOON,
         });
-        let others = self.across.into_iter().chain(self.closed.due(now));
+        let others = self.asks.into_iter().chain(self.closed.due(now));
         rounds.chain(first).chain(others).min()
     }
 
@@ -374,11 +410,30 @@ impl Rings {
                 false => &mut self.kept,
             };
             *count -= usize::from(memory.is_some());
-            let is_shared = ring.is_given() || ring.across.is_some();
+            // What one side alone has it alone is charged for; of another tenant's it is not told yet.
+            let is_shared = match ring.across {
+                Some(across) => across.ends[0].is_some(),
+                None => ring.handed == [true; 2],
+            };
             match memory.filter(|_| is_shared && guard!("rings-taken-back")) {
-                Some(memory) => self.closed.insert(began, ring.slots, memory, ring.across),
+                Some(memory) => {
+                    let of = (ring.slots, memory);
+                    let rests = self.rests(ring.slots);
+                    self.closed.insert(began, of, ring.across, rests);
+                }
                 None => self.uncount(ring.slots),
             }
+        }
+    }
+
+    /// Who looks at it has looked by then.
+    fn rests(&self, [one, other]: [u32; 2]) -> Duration {
+        let slots = [one.min(other), one.max(other)];
+        let is_looked_at = self.rounds.iter().any(|round| round.slots == slots);
+        if is_looked_at {
+            2 * SETTLES
+        } else {
+            Duration::ZERO
         }
     }
 
@@ -401,6 +456,24 @@ fn ends([one, other]: [u32; 2]) -> impl Iterator<Item = u32> {
 mod tests {
     use super::*;
 
+    fn end(cookie: u64) -> End {
+        End { inode: 1, cookie }
+    }
+
+    fn has(rings: &mut Rings, began: u64, side: Side, cookie: u64) -> bool {
+        rings.handed(began, side, end(cookie));
+        rings.given(began, side)
+    }
+
+    fn across(id: u64) -> Across {
+        Across {
+            tag: 5,
+            id,
+            is_here: true,
+            ends: [None; 2],
+        }
+    }
+
     fn inode(fd: &OwnedFd) -> u64 {
         rustix::fs::fstat(fd.as_fd()).unwrap().st_ino
     }
@@ -411,12 +484,12 @@ mod tests {
         let one = inode(rings.memory(7, Side::Accepted, [1, 2]).unwrap());
         // Not heard of: it may ask again.
         assert_eq!(inode(rings.memory(7, Side::Accepted, [1, 2]).unwrap()), one);
-        rings.given(7, Side::Accepted, 77);
+        has(&mut rings, 7, Side::Accepted, 77);
         let again = rings.memory(7, Side::Accepted, [1, 2]);
         assert_eq!(again.map(inode), Err(Errno::ALREADY));
         assert_eq!(inode(rings.memory(7, Side::Began, [1, 2]).unwrap()), one);
         assert_ne!(inode(rings.memory(8, Side::Began, [1, 2]).unwrap()), one);
-        rings.given(7, Side::Began, 7);
+        has(&mut rings, 7, Side::Began, 7);
         assert_eq!(rings.kept, 1, "who has it keeps it");
         let again = rings.memory(7, Side::Began, [1, 2]);
         assert_eq!(again.map(inode), Err(Errno::ALREADY));
@@ -448,10 +521,13 @@ mod tests {
         let mut rings = Rings::default();
         let memory = || shm::circuit_file(CAPACITY).unwrap();
         for own in 0..u64::from(MOST_ACROSS) {
-            assert_eq!(rings.keep(own, 1, 5, memory()), Ok(()));
+            assert_eq!(rings.keep(own, 1, across(own), memory()), Ok(()));
         }
-        assert_eq!(rings.keep(9_999, 1, 5, memory()), Err(Errno::NOBUFS));
-        assert_eq!(rings.keep(9_999, 2, 5, memory()), Ok(()));
+        assert_eq!(
+            rings.keep(9_999, 1, across(1), memory()),
+            Err(Errno::NOBUFS)
+        );
+        assert_eq!(rings.keep(9_999, 2, across(1), memory()), Ok(()));
         assert!(rings.memory(10_000, Side::Began, [1, 1]).is_ok());
     }
 
@@ -466,7 +542,7 @@ mod tests {
         assert!(rings.has_room([1, 2]) && rings.is_near_full([2, 3], false));
         assert!(!rings.is_near_full([3, 3], false));
         rings
-            .keep(9_999, 3, 5, shm::circuit_file(CAPACITY).unwrap())
+            .keep(9_999, 3, across(1), shm::circuit_file(CAPACITY).unwrap())
             .unwrap();
         assert!(!rings.is_near_full([3, 3], true) && rings.is_near_full([2, 2], true));
         rings.looked_for(Duration::from_secs(9));
@@ -503,8 +579,8 @@ mod tests {
         let pages = |fd: &OwnedFd| rustix::fs::fstat(fd).unwrap().st_blocks;
         let memory = rings.memory(7, Side::Began, [1, 2]).unwrap();
         let memory = memory.try_clone().unwrap();
-        rings.given(7, Side::Began, 7);
-        rings.given(7, Side::Accepted, 8);
+        has(&mut rings, 7, Side::Began, 7);
+        has(&mut rings, 7, Side::Accepted, 8);
         rustix::io::pwrite(&memory, &[1; 64 << 10], 0).unwrap();
         let before = pages(&memory);
         // Who accepted it reads what is left.
@@ -519,34 +595,55 @@ mod tests {
     }
 
     #[test]
-    fn of_circuits_across_agreements_it_is_asked_now_and_then_which_live() {
+    fn it_is_asked_now_and_then_which_circuits_with_rings_live() {
         let mut rings = Rings::default();
         let memory = shm::circuit_file(CAPACITY).unwrap();
-        rings.keep(1, 1, 5, memory).unwrap();
-        rings.given(1, Side::Began, 1);
+        rings.keep(1, 1, across(50), memory).unwrap();
+        has(&mut rings, 1, Side::Began, 1);
         assert_eq!((rings.tick(), rings.due()), (false, None));
-        let far = Far {
-            tag: 5,
-            inode: 6,
-            cookie: 7,
-            is_here: true,
-        };
-        assert_eq!(rings.given_far(1, Side::Accepted, far), Some(true));
+        assert_eq!(rings.given_far(1, Side::Accepted, end(7)), Some(true));
         assert!(rings.due().is_some() && !rings.tick());
-        rings.across = Some(Instant::now());
+        rings.asks = Some(Instant::now());
         assert!(rings.tick() && !rings.tick());
-        // And its other end when this one is closed.
+        assert_eq!(rings.tags().collect::<Vec<_>>(), [5]);
+        // And of both ends when this one is not known of any more.
         rings.retain(|_| false);
-        assert_eq!(rings.tags_of_closed().collect::<Vec<_>>(), [5]);
-        assert_eq!(rings.asks_far(), [(1, far)]);
+        assert_eq!(rings.tags().collect::<Vec<_>>(), [5]);
+        let ends = [Some(end(1)), Some(end(7))];
+        assert_eq!(rings.asks_ends(), [(1, Across { ends, ..across(50) })]);
         rings.is_over(1);
         takes_back(&mut rings);
-        assert_eq!(rings.given_far(1, Side::Accepted, far), None);
+        assert_eq!(rings.given_far(1, Side::Accepted, end(7)), None);
+        assert!(rings.counts.values().all(|count| *count == 0));
+    }
+
+    /// The call failed behind that: an answer that cannot be written is an attack as well as an error.
+    #[test]
+    fn who_was_not_told_that_it_has_it_has_it_all_the_same() {
+        let mut rings = Rings::default();
+        let memory = rings.memory(7, Side::Began, [1, 2]).unwrap();
+        let memory = memory.try_clone().unwrap();
+        rustix::io::pwrite(&memory, &[1; 64 << 10], 0).unwrap();
+        has(&mut rings, 7, Side::Accepted, 8);
+        rings.handed(7, Side::Began, end(7));
+        rings.retain(|_| false);
+        takes_back(&mut rings);
+        assert_eq!(rustix::fs::fstat(&memory).unwrap().st_blocks, 0);
+        // And the other tenant's, of whom it is told after this end is closed.
+        let memory = shm::circuit_file(CAPACITY).unwrap();
+        rings.keep(1, 1, across(50), memory).unwrap();
+        has(&mut rings, 1, Side::Began, 1);
+        rings.retain(|_| false);
+        assert_eq!((rings.closed.len(), rings.asks_ends()), (1, vec![]));
+        assert!(rings.given_late((5, 50), end(7)));
+        assert_eq!(rings.asks_ends().len(), 1);
+        rings.gives_up(1);
+        assert_eq!((rings.closed.len(), rings.counts[&1]), (0, 0));
     }
 
     fn given_to_both(rings: &mut Rings, began: u64) {
-        rings.given(began, Side::Began, began);
-        rings.given(began, Side::Accepted, 0);
+        has(rings, began, Side::Began, began);
+        has(rings, began, Side::Accepted, 0);
     }
 
     /// Looks so often at all of them that something must have come of it, whatever the time.
@@ -570,7 +667,7 @@ mod tests {
         let pages = |fd: &OwnedFd| rustix::fs::fstat(fd).unwrap().st_blocks / 8;
         let mut rings = Rings::default();
         rings
-            .keep(1, 1, 5, shm::circuit_file(CAPACITY).unwrap())
+            .keep(1, 1, across(1), shm::circuit_file(CAPACITY).unwrap())
             .unwrap();
         rings.memory(2, Side::Began, [1, 2]).unwrap();
         let all = [1, 2].map(|began| {
@@ -603,7 +700,7 @@ mod tests {
         rings.is_over(1);
         takes_back(&mut rings);
         looks(&mut rings, 1);
-        rings.across = None;
+        rings.asks = None;
         assert_eq!(rings.due(), None);
     }
 

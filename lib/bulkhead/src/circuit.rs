@@ -366,14 +366,16 @@ impl Circuit {
         while at < end {
             match self.send(buffer.get(at..end).unwrap_or_default()) {
                 Ok(sent) => at += sent,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    self.room = Room::Buffer(buffer, at);
+                Err(error) => {
+                    // Its caller is told what went; the error comes again, if it is one that stays.
+                    if at > from || error.kind() == ErrorKind::WouldBlock {
+                        self.room = Room::Buffer(buffer, at);
+                    }
                     return match at - from {
                         0 => Err(error),
                         went => Ok(went),
                     };
                 }
-                Err(error) => return Err(error),
             }
         }
         Ok(n)

@@ -12,8 +12,9 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Who comes sooner goes by the kernel.
 const BURST: u32 = 64;
 const PER_SECOND: u32 = 250;
-/// Words of the other side's that came early, at most.
+/// Words of the other sides' that came early, at most, and of one agreement's.
 const EARLY: usize = 4096;
+const EARLY_OF_ONE: usize = 1024;
 
 struct Asked {
     tag: u16,
@@ -118,7 +119,8 @@ impl Shares {
     /// The other side's program has that of a connection of which this side is not told yet, or which has
     /// not come here.
     pub fn other_is_early(&mut self, tag: u16, body: HasMemory) {
-        if self.early.len() < EARLY {
+        let of_one = self.early.range((tag, 0)..=(tag, u64::MAX));
+        if self.early.len() < EARLY && of_one.take(EARLY_OF_ONE).count() < EARLY_OF_ONE {
             self.early.insert((tag, body.id), body);
         }
     }
@@ -155,7 +157,7 @@ impl Shares {
         // they are few.
         let came = &self.came;
         let is_known = |it: &(u16, u64)| came.contains_key(it) || lives(it.1);
-        if self.early.len() >= EARLY / 2 {
+        if self.early.len() >= EARLY_OF_ONE / 2 {
             self.early.retain(|it, _| is_known(it));
         }
     }
@@ -213,7 +215,10 @@ mod tests {
         for id in 1000..2 * EARLY as u64 {
             memory.other_is_early(1, shared(id));
         }
-        assert_eq!(memory.early.len(), EARLY);
+        assert_eq!(memory.early.len(), EARLY_OF_ONE);
+        // Nor has one agreement what is others'.
+        memory.other_is_early(2, shared(3));
+        assert!(memory.other_was_early(2, 3).is_some());
         // Those of which something is known here stay.
         memory.retain(|cookie| [8, 2000].contains(&cookie));
         assert_eq!(memory.early.len(), 2);

@@ -8,9 +8,9 @@ use super::*;
 const ASKED: Duration = Duration::from_millis(10);
 /// So many at a time: one that lives is enough.
 const FEW: usize = 8;
-/// The next are asked of after so many times what that took, and after so long at most. Each that is closed is asked of once:
-/// whoever calls then has half of the time. Whose call fails may call as often as it likes.
-const PAUSE_TIMES: u32 = 1;
+/// The next are asked of after as long as that took, and after so long at most. Each that is closed is asked of once:
+/// whoever calls then has half of the time. Whose call fails may call as often as it likes: those of its endpoint wait so many times
+/// what it took.
 const PAUSE_TIMES_IN_VAIN: u32 = 10;
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -30,8 +30,9 @@ pub(super) enum Holders {
 /// Whose turn it is.
 #[derive(Default)]
 pub(in crate::mediate) struct Asking {
-    /// From when on it is asked again.
+    /// From when on it is asked again; of an endpoint whose call failed.
     pub(super) after: Option<Instant>,
+    pub(super) in_vain: BTreeMap<u32, Instant>,
     /// Of whose calls one went on last: of another's endpoint the next does.
     pub(super) last: u32,
     /// Where a call waits that goes on now.
@@ -39,18 +40,30 @@ pub(in crate::mediate) struct Asking {
 }
 
 impl Asking {
-    fn is_due(&self) -> bool {
-        self.after.is_none_or(|after| after <= Instant::now())
+    fn is_due(&self, slot: u32) -> bool {
+        self.due(slot).is_none_or(|due| due <= Instant::now())
+    }
+
+    fn due(&self, slot: u32) -> Option<Instant> {
+        let in_vain = self.in_vain.get(&slot).copied();
+        self.after
+            .max(in_vain.filter(|_| guard!("circuits-port-in-vain")))
     }
 
     /// Whether who waits at this socket has its turn.
     pub(super) fn is_turn(&self, at: u64) -> bool {
-        self.turn == Some(at) && self.is_due()
+        self.turn == Some(at)
     }
 
-    fn took(&mut self, took: Duration, times: u32) {
-        let pause = (times * took).clamp(Duration::from_millis(1), PAUSE);
-        self.after = Some(Instant::now() + pause);
+    pub(super) fn took(&mut self, took: Duration, of_who_fails: Option<u32>) {
+        let least = Duration::from_millis(1);
+        let now = Instant::now();
+        self.after = Some(now + took.clamp(least, PAUSE));
+        self.in_vain.retain(|_, due| *due > now);
+        if let Some(slot) = of_who_fails {
+            let pause = (PAUSE_TIMES_IN_VAIN * took).clamp(least, PAUSE);
+            self.in_vain.insert(slot, now + pause);
+        }
     }
 }
 
@@ -74,7 +87,8 @@ impl Mediator {
         }
         // Who waits has its turn before one that comes.
         let waits = self.waits.any(Why::Port) && self.asking.turn != Some(cookie);
-        if (waits || !self.asking.is_due()) && guard!("circuits-port-turns") {
+        let slot = self.slot_at(cookie);
+        if (waits || !self.asking.is_due(slot)) && guard!("circuits-port-turns") {
             return Holders::Unknown;
         }
         let (began, mut closed, mut lives) = (Instant::now(), BTreeSet::new(), false);
@@ -90,12 +104,7 @@ impl Mediator {
         self.keeps(|cookie| !closed.contains(&cookie));
         self.write();
         self.count();
-        let times = if lives {
-            PAUSE_TIMES_IN_VAIN
-        } else {
-            PAUSE_TIMES
-        };
-        self.asking.took(began.elapsed(), times);
+        self.asking.took(began.elapsed(), lives.then_some(slot));
         match lives {
             true => Holders::Live,
             false if closed.len() == all.len() => Holders::Gone,
@@ -125,7 +134,7 @@ impl Mediator {
 
     /// One of the calls goes on that wait for that, if it is time.
     pub(super) fn holders_tick(&mut self, find: Find<'_>) {
-        if !self.waits.any(Why::Port) || !self.asking.is_due() {
+        if !self.waits.any(Why::Port) {
             return;
         }
         let Some((slot, _, at)) = self.next_holders() else {
@@ -138,21 +147,27 @@ impl Mediator {
         self.asking.turn = None;
     }
 
-    /// Of each endpoint in turns the call that waits longest: its slot, its number, and where it waits.
+    /// Of each endpoint in turns the call that waits longest, if it is time: its slot, its number, and where it waits.
     pub(super) fn next_holders(&self) -> Option<(u32, u64, u64)> {
         let all = self.waits.sockets(Why::Port).into_iter();
         let all = all.filter_map(|at| {
-            let socket = self.table.socket(at);
-            let slot = socket.map_or(0, circuit::Socket::endpoint);
+            let slot = self.slot_at(at);
             Some((slot, self.waits.first(at, Why::Port)?, at))
         });
+        let all = all.filter(|(slot, ..)| self.asking.is_due(*slot));
         all.min_by_key(|(slot, number, _)| (*slot <= self.asking.last, *slot, *number))
+    }
+
+    fn slot_at(&self, at: u64) -> u32 {
+        let socket = self.table.socket(at);
+        socket.map_or(0, circuit::Socket::endpoint)
     }
 
     /// When that is.
     pub(super) fn holders_sleep(&self) -> Option<Duration> {
-        let due = self.asking.after.unwrap_or_else(Instant::now);
-        let waits = self.waits.any(Why::Port);
-        waits.then(|| due.saturating_duration_since(Instant::now()))
+        let now = Instant::now();
+        let all = self.waits.sockets(Why::Port).into_iter();
+        let due = all.map(|at| self.asking.due(self.slot_at(at)).unwrap_or(now));
+        Some(due.min()?.saturating_duration_since(now))
     }
 }

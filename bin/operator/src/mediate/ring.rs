@@ -3,7 +3,7 @@
 use super::leaves::ELSEWHERE;
 use super::*;
 use crate::decide::across;
-use crate::rings::Far;
+use crate::rings::{Across, End};
 use command::verbs::{HasMemory, Share};
 use stream::{CAPACITY, GIVEN, Given, Side, VERSION};
 
@@ -33,22 +33,20 @@ impl Mediator {
                 Some(why) => Err(why),
             };
         }
+        let inode = rustix::fs::fstat(call.fd()?)?.st_ino as u32;
+        let id = match tag {
+            0 => 0,
+            _ => self.number_across(cookie, side, call)?,
+        };
         let memory = self.rings.memory(began, side, slots)?;
         let hands_to = |thread| self.notes.iter().for_each(|notes| notes.hands_to(thread));
         hands_to(call.thread());
         let number = call.install(memory);
         hands_to(0);
         let number = number?;
-        let given = Given {
-            number: number.cast_signed(),
-            side: side as u32,
-            capacity: CAPACITY as u32,
-            version: VERSION,
-        };
-        call.tell_option(&given.to_bytes())?;
+        self.rings.handed(began, side, End { inode, cookie });
+        // Before anything else fails that its program has in its hands.
         if tag != 0 {
-            let id = self.number_across(cookie, side, call)?;
-            let inode = rustix::fs::fstat(call.fd()?)?.st_ino as u32;
             let body = HasMemory {
                 id,
                 cookie,
@@ -57,7 +55,14 @@ impl Mediator {
             };
             self.crossings.shares(tag, &body);
         }
-        if self.rings.given(began, side, cookie) {
+        let given = Given {
+            number: number.cast_signed(),
+            side: side as u32,
+            capacity: CAPACITY as u32,
+            version: VERSION,
+        };
+        call.tell_option(&given.to_bytes())?;
+        if self.rings.given(began, side) {
             self.table.carry(began, Carrier::Ring, 0);
         }
         Ok(Came::To(Ok(0)))
@@ -124,9 +129,15 @@ impl Mediator {
         let kept = match (self.end_across(tag, body.id), memory) {
             (Some((cookie, _)), Some(memory)) => {
                 let may = self.crossing(cookie);
-                may.and_then(|(own, _, slots)| {
+                may.and_then(|(own, side, slots)| {
                     self.makes_room(own, slots, true);
-                    self.rings.keep(own, slots[0], tag, memory)
+                    let across = Across {
+                        tag,
+                        id: body.id,
+                        is_here: side == Side::Began,
+                        ends: [None; 2],
+                    };
+                    self.rings.keep(own, slots[0], across, memory)
                 })
                 .map(|()| cookie)
             }
@@ -147,21 +158,32 @@ impl Mediator {
         if self.rings.tick() {
             self.sweep_at_times();
         }
-        for (own, far) in self.rings.asks_far() {
-            if !self.lives_far(far) {
-                self.rings.is_over(own);
+        let asks = self.rings.asks_ends();
+        if asks.is_empty() {
+            return;
+        }
+        let begun = Instant::now();
+        for (own, across) in asks {
+            self.beats();
+            match self.lives_across(&across) {
+                Some(true) => {}
+                Some(false) => self.rings.is_over(own),
+                None => self.rings.gives_up(own),
             }
         }
+        self.rings.asked_ends(begun.elapsed());
     }
 
-    /// Whether the other end of a circuit across an agreement lives; where that is not told it does.
-    fn lives_far(&self, far: Far) -> bool {
-        let asked = [(far.inode, far.cookie)];
-        let told = match far.is_here {
-            true => self.live.as_ref().and_then(|live| live.those(&asked).ok()),
-            false => Some(self.crossings.living(far.tag, &asked)),
+    /// Whether an end of a circuit across an agreement lives; `None`: that is told by nobody.
+    fn lives_across(&self, across: &Across) -> Option<bool> {
+        let ends = across.ends.iter().flatten();
+        let asked: Vec<(u32, u64)> = ends.map(|end| (end.inode, end.cookie)).collect();
+        let told = match across.is_here {
+            true => self.live.as_ref().map(|live| live.those(&asked)),
+            false => self.crossings.told(across.tag, &asked),
         };
-        told.is_none_or(|all| all.contains_key(&far.cookie))
+        // What is refused once is not for ever.
+        told.map(|told| told.map_or(true, |all| !all.is_empty()))
     }
 
     /// When such are looked for.
@@ -177,6 +199,11 @@ impl Mediator {
 
     /// The other side's program has the memory of a connection.
     pub(super) fn other_has_memory(&mut self, tag: u16, said: HasMemory) {
+        let (inode, cookie) = (said.inode, said.cookie);
+        let end = End { inode, cookie };
+        if self.rings.given_late((tag, said.id), end) {
+            return;
+        }
         let Some((cookie, side)) = self.end_across(tag, said.id) else {
             return self.crossings.memory.other_is_early(tag, said);
         };
@@ -184,13 +211,7 @@ impl Mediator {
             Side::Began => Side::Accepted,
             Side::Accepted => Side::Began,
         };
-        let far = Far {
-            tag,
-            inode: said.inode,
-            cookie: said.cookie,
-            is_here: side == Side::Began,
-        };
-        match self.rings.given_far(cookie, other, far) {
+        match self.rings.given_far(cookie, other, end) {
             None => self.crossings.memory.other_is_early(tag, said),
             Some(false) => {}
             Some(true) => {

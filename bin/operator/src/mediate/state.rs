@@ -469,7 +469,7 @@ impl Mediator {
         self.settle_relays();
         self.rings.retain(&lives);
         let tags = self.table.all().map(circuit::Socket::crossing);
-        let tags = tags.chain(self.rings.tags_of_closed()).collect();
+        let tags = tags.chain(self.rings.tags()).collect();
         self.crossings.retain(&lives, &tags);
     }
 

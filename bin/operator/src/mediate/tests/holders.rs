@@ -123,6 +123,7 @@ fn who_fails_for_what_lives_elsewhere_has_it_asked_for_at_times() {
     assert!(mediator.holders_sleep().is_some());
     assert!(mediator.sleep().is_some());
     mediator.asking.after = None;
+    mediator.asking.in_vain.clear();
     // It comes first.
     let other = made(&mut mediator, NEAR);
     assert_eq!(is_bound(&mut mediator, &other), None);
@@ -148,6 +149,13 @@ fn of_those_that_wait_for_a_port_each_endpoint_has_its_turn() {
     let of = |slot| Some(if slot == WEB { &web[1] } else { &near }.cookie);
     assert_eq!(next(&mut mediator, first), of(other));
     assert_eq!(next(&mut mediator, other), of(first));
+    // Who fails has its own wait.
+    mediator.asking.took(Duration::from_secs(9), Some(WEB));
+    assert_eq!(next(&mut mediator, first), None);
+    mediator.asking.after = None;
+    for last in [first, other] {
+        assert_eq!(next(&mut mediator, last), Some(near.cookie));
+    }
 }
 
 fn waits(mediator: &mut Mediator, made: &Made) {
