@@ -404,9 +404,13 @@ mod tests {
                     }
                 }
             });
-            let (mut again, mut left) = (0, 0);
+            let (mut again, mut left, mut all) = (0, 0, 0);
             let mut last = 0;
-            for _ in 0..500 {
+            // On busy processors the other is seldom where it is met.
+            let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
+            let is_late = || std::time::Instant::now() > until;
+            while all < 500 || ((again == 0 || left == 0) && !is_late()) {
+                all += 1;
                 let circuit = memory();
                 let place = places.enter(circuit).unwrap();
                 mark(place, place.load(Ordering::Relaxed));
@@ -429,7 +433,7 @@ mod tests {
                 unmap(others);
             }
             over.store(true, Ordering::Relaxed);
-            println!("{again} of 500 at the same address, {left} went as they were given back");
+            println!("{again} of {all} at the same address, {left} went as they were given back");
             assert!(again > 0 && left > 0);
         });
     }
