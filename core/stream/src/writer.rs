@@ -224,6 +224,13 @@ impl<M: ProducerMemory> Writer<M> {
         room
     }
 
+    /// What was reserved is not used: memory may be given back meanwhile.
+    pub fn gives_up(&mut self) {
+        if core::mem::take(&mut self.fills) {
+            self.leaves();
+        }
+    }
+
     /// Writes bytes into the ring so far behind what was written; how many there is room for.
     /// Only after [`Writer::in_ring`] and [`Writer::reserve`].
     pub fn fill(&mut self, behind: usize, bytes: &[u8]) -> usize {

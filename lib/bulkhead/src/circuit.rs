@@ -298,6 +298,9 @@ impl Circuit {
                 false => break,
             }
         }
+        if let Some(ring) = &mut self.ring {
+            ring.writer.gives_up();
+        }
         Ok(Reserved::new(self, Room::buffer(min.max(HELD))))
     }
 

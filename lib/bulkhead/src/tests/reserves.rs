@@ -8,7 +8,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
-use stream::{CONSUMER_WORDS_AT, ConsumerWord, Side};
+use stream::{CONSUMER_WORDS_AT, ConsumerWord, PRODUCER_WORDS_AT, ProducerWord, Side};
 
 /// Reserves, makes and commits, so many bytes at a time, until nothing more goes; how many went, and how many
 /// are still reserved.
@@ -131,6 +131,29 @@ fn a_peer_that_says_it_read_what_was_not_sent_holds_up_nobody_who_does_not_block
         matches!(kind, ErrorKind::BrokenPipe | ErrorKind::ConnectionReset),
         "{kind:?}"
     );
+}
+
+/// Its memory may be given back then.
+#[test]
+fn who_finds_too_little_room_in_the_ring_holds_none_of_it() {
+    let (a, b) = UnixStream::pair().unwrap();
+    let memory = shm::circuit_file(CAPACITY).unwrap();
+    let [one, other, words] = [0; 3].map(|_| memory.try_clone().unwrap());
+    let mut a = Circuit::with_memory(a.into(), one, CAPACITY, Side::Began);
+    let _b = Circuit::with_memory(b.into(), other, CAPACITY, Side::Accepted);
+    a.set_nonblocking(true).unwrap();
+    let words = File::from(words);
+    let fills = || {
+        let mut word = [0; 8];
+        let at = PRODUCER_WORDS_AT + ProducerWord::Fills as usize * 8;
+        words.read_exact_at(&mut word, at as u64).unwrap();
+        u64::from_ne_bytes(word)
+    };
+    a.write_all(&vec![1; CAPACITY - 100]).unwrap();
+    assert_eq!(a.reserve(50).unwrap().into_place().1, 100);
+    assert_eq!(fills(), 1);
+    assert!(a.reserve(1000).unwrap().into_place().1 >= 1000);
+    assert_eq!((a.way(), fills()), (Way::Ring, 0));
 }
 
 #[test]
