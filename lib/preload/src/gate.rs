@@ -58,7 +58,14 @@ fn comes_in() -> bool {
         false => own | WITHIN,
     };
     // Or a handler has taken it, and may have come in itself.
-    swap(place, own, to) && to != 0
+    let came = swap(place, own, to) && to != 0;
+    if thread() != own {
+        // A handler forked, and this is its child: it is another by now, and comes in as that.
+        gives(own);
+        gives(own | WITHIN);
+        return false;
+    }
+    came
 }
 
 fn swap(place: &AtomicU32, from: u32, to: u32) -> bool {
