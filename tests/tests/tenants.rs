@@ -163,7 +163,8 @@ fn tenants_share_a_service_and_either_ends_it_by_its_own_token() {
         let stream = tenants
             .talk
             .start(&tenants.hosts.at("b-app1"), "stream 10.1.200.10 5432");
-        let fresh = |_: &Instance| monotonic_ns().saturating_sub(last_heard(&stream.1)) < 50_000_000;
+        let fresh =
+            |_: &Instance| monotonic_ns().saturating_sub(last_heard(&stream.1)) < 50_000_000;
         assert!(tenants.instance.until(Duration::from_secs(5), fresh));
         let what = format!("{}/{what}", tenants.name(tenant));
         // Not by the other's.
