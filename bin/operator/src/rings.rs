@@ -199,6 +199,7 @@ impl Rings {
     pub fn handed(&mut self, began: u64, side: Side, end: End) {
         if let Some(ring) = self.all.get_mut(&began) {
             ring.handed[side as usize] = true;
+            self.asks.get_or_insert_with(|| Instant::now() + ASKS);
             match &mut ring.across {
                 Some(across) => across.ends[0] = Some(end),
                 None if side == Side::Accepted => ring.accepted = end.cookie,
@@ -217,10 +218,8 @@ impl Rings {
         if ring.is_given() && !was_given && ring.memory.is_some() {
             self.kept -= 1;
             self.watched += 1;
-            let now = Instant::now();
-            self.asks.get_or_insert(now + ASKS);
             if ring.across.is_none() {
-                self.due.insert((now + LOOKS, began));
+                self.due.insert((Instant::now() + LOOKS, began));
             }
         }
         ring.is_given()
@@ -278,7 +277,7 @@ impl Rings {
             self.uncount(slots);
         }
         if self.asks.is_some_and(|at| at <= now) {
-            self.asks = (self.watched > 0).then(|| now + ASKS);
+            self.asks = (!self.all.is_empty()).then(|| now + ASKS);
             unread |= guard!("rings-asked");
         }
         if self.due.first().is_none_or(|it| it.0 > now) {
@@ -599,8 +598,8 @@ mod tests {
         let mut rings = Rings::default();
         let memory = shm::circuit_file(CAPACITY).unwrap();
         rings.keep(1, 1, across(50), memory).unwrap();
-        has(&mut rings, 1, Side::Began, 1);
         assert_eq!((rings.tick(), rings.due()), (false, None));
+        has(&mut rings, 1, Side::Began, 1);
         assert_eq!(rings.given_far(1, Side::Accepted, end(7)), Some(true));
         assert!(rings.due().is_some() && !rings.tick());
         rings.asks = Some(Instant::now());

@@ -103,7 +103,10 @@ fn a_port_is_free_when_what_came_to_it_by_an_agreement_is_closed() {
     assert_eq!(in_turns(&mut mediator, &wants), Holders::Live);
     drop(last);
     // A process that another test is starting may have it for a moment.
-    while in_turns(&mut mediator, &wants) != Holders::None {}
+    let until = Instant::now() + Duration::from_secs(20);
+    while in_turns(&mut mediator, &wants) != Holders::None {
+        assert!(Instant::now() < until, "what is closed is in the way");
+    }
     assert_eq!(is_bound(&mut mediator, &wants), Some(Ok(())));
     assert_eq!(mediator.sweeps_after, later, "all was asked for");
 }
