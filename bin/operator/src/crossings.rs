@@ -121,7 +121,9 @@ pub struct Crossings {
     links: BTreeMap<u16, Link>,
     /// What tells of each agreement's other side which sockets live: as long as any may.
     /// Another where its circuits were made anew meanwhile.
-    witnesses: BTreeMap<u16, Vec<OwnedFd>>,
+    witnesses: BTreeMap<u16, Vec<(u64, OwnedFd)>>,
+    /// How many places there were: each has the number it came by.
+    places_seen: u64,
     /// By the cookies of the programs' sockets.
     asked: BTreeMap<u64, Crossing>,
     /// By agreement and what the other side calls it.
@@ -158,10 +160,16 @@ impl Crossings {
         let before = self.links.insert(tag, link);
         let witnesses = self.witnesses.entry(tag).or_default();
         // Behind the same door is the same place.
-        if before.as_ref().is_some_and(|before| before.door == door) {
-            witnesses.pop();
-        }
-        witnesses.push(witness);
+        let is_same = before.as_ref().is_some_and(|before| before.door == door);
+        let same = is_same.then(|| witnesses.pop()).flatten();
+        let place = same.map_or_else(
+            || {
+                self.places_seen += 1;
+                self.places_seen
+            },
+            |(place, _)| place,
+        );
+        witnesses.push((place, witness));
         if witnesses.len() > WITNESSES {
             witnesses.remove(0);
         }
@@ -470,23 +478,33 @@ impl Crossings {
     /// Those of these sockets that came by an agreement, by inode and cookie, that live: inodes by
     /// cookies. Of whom nobody tells any more, or not yet, it is taken that all do.
     pub fn living(&self, tag: u16, asked: &[(u32, u64)]) -> BTreeMap<u64, u64> {
-        let told = self.told(tag, asked).and_then(Result::ok);
+        let witnesses = self.witnesses.get(&tag).filter(|_| guard!("across-living"));
+        let told = witnesses.and_then(|all| {
+            let told = all.iter().map(|(_, witness)| live::those(witness, asked));
+            let told: Result<Vec<_>, _> = told.collect();
+            Some(told.ok()?.into_iter().flatten().collect())
+        });
         told.unwrap_or_else(|| asked.iter().map(|(a, b)| (*b, u64::from(*a))).collect())
     }
 
-    /// The same, where somebody tells.
-    pub fn told(
+    /// The place that a socket which lives was made in.
+    pub fn place(&self, tag: u16, asked: (u32, u64)) -> Option<u64> {
+        let mut all = self.witnesses.get(&tag)?.iter().rev();
+        let lives = |witness| live::those(witness, &[asked]).is_ok_and(|it| !it.is_empty());
+        let found = all.find(|(_, witness)| lives(witness));
+        found.map(|(place, _)| *place)
+    }
+
+    /// The same as [`Crossings::living`] of one place: `None` where nobody tells of that any more, which is not to say that they
+    /// are closed.
+    pub fn told_of(
         &self,
-        tag: u16,
+        (tag, place): (u16, u64),
         asked: &[(u32, u64)],
     ) -> Option<Result<BTreeMap<u64, u64>, Errno>> {
-        let witnesses = self
-            .witnesses
-            .get(&tag)
-            .filter(|_| guard!("across-living"))?;
-        let told = witnesses.iter().map(|witness| live::those(witness, asked));
-        let told: Result<Vec<_>, _> = told.collect();
-        Some(told.map(|all| all.into_iter().flatten().collect()))
+        let mut all = self.witnesses.get(&tag)?.iter();
+        let (_, witness) = all.find(|(it, _)| *it == place)?;
+        Some(live::those(witness, asked))
     }
 
     /// Where to begin to ask about those of an agreement, so that each has its turn.

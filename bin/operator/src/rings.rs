@@ -196,12 +196,12 @@ impl Rings {
     }
 
     /// It is in a side's program, by this socket, whether that knows it or not.
-    pub fn handed(&mut self, began: u64, side: Side, end: End) {
+    pub fn handed(&mut self, began: u64, side: Side, end: End, place: Option<u64>) {
         if let Some(ring) = self.all.get_mut(&began) {
             ring.handed[side as usize] = true;
             self.asks.get_or_insert_with(|| Instant::now() + ASKS);
             match &mut ring.across {
-                Some(across) => across.ends[0] = Some(end),
+                Some(across) => (across.ends[0], across.place) = (Some(end), place),
                 None if side == Side::Accepted => ring.accepted = end.cookie,
                 None => {}
             }
@@ -460,7 +460,7 @@ mod tests {
     }
 
     fn has(rings: &mut Rings, began: u64, side: Side, cookie: u64) -> bool {
-        rings.handed(began, side, end(cookie));
+        rings.handed(began, side, end(cookie), None);
         rings.given(began, side)
     }
 
@@ -469,6 +469,7 @@ mod tests {
             tag: 5,
             id,
             is_here: true,
+            place: None,
             ends: [None; 2],
         }
     }
@@ -624,7 +625,7 @@ mod tests {
         let memory = memory.try_clone().unwrap();
         rustix::io::pwrite(&memory, &[1; 64 << 10], 0).unwrap();
         has(&mut rings, 7, Side::Accepted, 8);
-        rings.handed(7, Side::Began, end(7));
+        rings.handed(7, Side::Began, end(7), None);
         rings.retain(|_| false);
         takes_back(&mut rings);
         assert_eq!(rustix::fs::fstat(&memory).unwrap().st_blocks, 0);

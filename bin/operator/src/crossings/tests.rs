@@ -201,3 +201,33 @@ fn so_many_wait_for_room_and_no_more() {
     let first = crossings.next_waiting(|it| it == (1, 7));
     assert_eq!(first.map(|(tag, body)| (tag, body.id)), Some((1, 0)));
 }
+
+/// That a place is known no more says of nothing that was made there that it is closed.
+#[test]
+fn of_who_was_made_where_nobody_tells_of_any_more_nothing_is_known() {
+    let mut crossings = Crossings::default();
+    let mut links = Vec::new();
+    let mut place_of = |crossings: &mut Crossings, door: u8, witness: OwnedFd| {
+        let (link, other) = Socket::pair().unwrap();
+        let file = OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
+        crossings.link(3, link, [door; 16], [file, witness]);
+        links.push(other);
+    };
+    let null = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
+    let made = crate::sockets::stream(false).unwrap();
+    let inode = rustix::fs::fstat(&made.fd).unwrap().st_ino as u32;
+    let asked = (inode, made.cookie);
+    place_of(&mut crossings, 1, ::netlink::witness().unwrap());
+    let place = crossings.place(3, asked).unwrap();
+    // Its next operator is where the one before was.
+    place_of(&mut crossings, 1, ::netlink::witness().unwrap());
+    assert_eq!(crossings.place(3, asked), Some(place));
+    assert_eq!(crossings.place(4, asked), None);
+    for door in 2..5 {
+        place_of(&mut crossings, door, null());
+        let told = crossings.told_of((3, place), &[asked]).unwrap().unwrap();
+        assert_eq!(told.len(), 1, "{door}");
+    }
+    place_of(&mut crossings, 5, null());
+    assert!(crossings.told_of((3, place), &[asked]).is_none());
+}

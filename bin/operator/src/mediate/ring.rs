@@ -44,7 +44,10 @@ impl Mediator {
         let number = call.install(memory);
         hands_to(0);
         let number = number?;
-        self.rings.handed(began, side, End { inode, cookie });
+        let is_far = tag != 0 && side == Side::Accepted;
+        let place = is_far.then(|| self.crossings.place(tag, (inode, cookie)));
+        let end = End { inode, cookie };
+        self.rings.handed(began, side, end, place.flatten());
         // Before anything else fails that its program has in its hands.
         if tag != 0 {
             let body = HasMemory {
@@ -135,6 +138,7 @@ impl Mediator {
                         tag,
                         id: body.id,
                         is_here: side == Side::Began,
+                        place: None,
                         ends: [None; 2],
                     };
                     self.rings.keep(own, slots[0], across, memory)
@@ -180,7 +184,8 @@ impl Mediator {
         let asked: Vec<(u32, u64)> = ends.map(|end| (end.inode, end.cookie)).collect();
         let told = match across.is_here {
             true => self.live.as_ref().map(|live| live.those(&asked)),
-            false => self.crossings.told(across.tag, &asked),
+            // What was made elsewhere, in a place that is known no more, may live.
+            false => self.crossings.told_of((across.tag, across.place?), &asked),
         };
         // What is refused once is not for ever.
         told.map(|told| told.map_or(true, |all| !all.is_empty()))

@@ -42,6 +42,8 @@ pub struct Across {
     pub id: u64,
     /// It was begun here, and both sockets were made here.
     pub is_here: bool,
+    /// Else the place that they were made in, once this end has the memory; none: nobody tells of it.
+    pub place: Option<u64>,
     /// The end here, and the other's: of which each program has the memory.
     pub ends: [Option<End>; 2],
 }
@@ -309,6 +311,7 @@ mod tests {
         tag: 5,
         id: 50,
         is_here: true,
+        place: None,
         ends: [Some(OWN), None],
     };
 
