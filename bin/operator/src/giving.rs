@@ -30,9 +30,7 @@ pub const NOTHING: [u64; 2] = [u64::MAX; 2];
 pub enum Came {
     /// Something goes by it: the writers' positions.
     Moved([u64; 2]),
-    /// Nothing goes by it, and not all is read.
-    Unread,
-    /// Its pages were given back, or somebody came in between.
+    /// Its pages were given back, or are in use.
     Over,
     /// Whoever looked has ended, and not said of it.
     Lost,
@@ -119,9 +117,8 @@ impl Round {
         let began = self.rings.get_mut((what >> 8) as usize)?.take()?;
         let came = match what as u8 {
             0 => Came::Moved([one, other]),
-            1 => Came::Unread,
-            3 => Came::Lost,
-            _ => Came::Over,
+            1 => Came::Over,
+            _ => Came::Lost,
         };
         Some((began, came))
     }
@@ -150,9 +147,8 @@ impl Round {
 fn tell(tells: &OwnedFd, number: usize, came: Came) {
     let (what, [one, other]) = match came {
         Came::Moved(published) => (0, published),
-        Came::Unread => (1, [0; 2]),
-        Came::Over => (2, [0; 2]),
-        Came::Lost => (3, [0; 2]),
+        Came::Over => (1, [0; 2]),
+        Came::Lost => (2, [0; 2]),
     };
     let mut bytes = [0; REPORT];
     let words = [what | (number as u64) << 8, one, other];
@@ -175,7 +171,7 @@ fn gives(all: &[(u64, BorrowedFd<'_>, [u64; 2])], tells: &OwnedFd) {
         done(&words);
         match look(&words, *seen) {
             Look::Moved(now) => tell(number, Came::Moved(now)),
-            Look::Unread => tell(number, Came::Unread),
+            Look::Unread => tell(number, Came::Over),
             Look::Asked => *place = Some(words),
         }
     }

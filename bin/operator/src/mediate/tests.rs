@@ -632,3 +632,24 @@ fn who_was_not_heard_is_connected_to_where_it_asked_to_be() {
     mediator.unheard.insert(7, b"there".to_vec());
     assert!(!mediator.was_connected(7, b"elsewhere"));
 }
+
+/// A call of a program that is not there waits so.
+fn waits_at(mediator: &mut Mediator, at: u64, why: Why) {
+    let call = notify::Notification {
+        id: 1,
+        thread: 0,
+        number: 0,
+        arch: 0,
+        arguments: [0; 6],
+    };
+    let waits = Waits {
+        program: 9,
+        note: 0,
+        call,
+        at,
+        why,
+        own: 0,
+        until: None,
+    };
+    mediator.waits.push(waits, None);
+}

@@ -50,6 +50,7 @@ pub struct Across {
 
 struct One {
     memory: OwnedFd,
+    /// The lower first.
     slots: [u32; 2],
     /// None: both ends are closed.
     across: Option<Across>,
@@ -172,9 +173,7 @@ impl Closed {
         let late = self.all.extract_if(.., |_, one| is_late(one));
         over.extend(late.map(|(_, one)| one.slots));
         for (began, one) in self.all.iter().filter(|(_, one)| one.is_ready(now)) {
-            let [a, b] = one.slots;
-            let some = ready.entry([a.min(b), a.max(b)]).or_default();
-            some.push(*began);
+            ready.entry(one.slots).or_default().push(*began);
         }
         for (slots, rings) in ready {
             // What holds it up is theirs.

@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::mediate::holders::Holders;
-use crate::waiting::Waits;
 use circuit::Family;
 
 /// Of NEAR, with an agreement by whose witness it is told what lives.
@@ -122,7 +121,7 @@ fn who_fails_for_what_lives_elsewhere_has_it_asked_for_at_times() {
     mediator.asking.after = Some(Instant::now() + Duration::from_secs(3600));
     assert_eq!(is_bound(&mut mediator, &wants), None);
     assert!(mediator.holders_sleep().is_none(), "nobody waits");
-    waits(&mut mediator, &wants);
+    waits_at(&mut mediator, wants.cookie, Why::Port);
     assert!(mediator.holders_sleep().is_some());
     assert!(mediator.sleep().is_some());
     mediator.asking.after = None;
@@ -142,7 +141,7 @@ fn of_those_that_wait_for_a_port_each_endpoint_has_its_turn() {
     let web = [(); 2].map(|()| made(&mut mediator, WEB));
     let near = made(&mut mediator, NEAR);
     for one in web.iter().rev().chain([&near]) {
-        waits(&mut mediator, one);
+        waits_at(&mut mediator, one.cookie, Why::Port);
     }
     let next = |it: &mut Mediator, last| {
         it.asking.last = last;
@@ -159,24 +158,4 @@ fn of_those_that_wait_for_a_port_each_endpoint_has_its_turn() {
     for last in [first, other] {
         assert_eq!(next(&mut mediator, last), Some(near.cookie));
     }
-}
-
-fn waits(mediator: &mut Mediator, made: &Made) {
-    let call = notify::Notification {
-        id: 1,
-        thread: 0,
-        number: 0,
-        arch: 0,
-        arguments: [0; 6],
-    };
-    let waits = Waits {
-        program: 9,
-        note: 0,
-        call,
-        at: made.cookie,
-        why: Why::Port,
-        own: 0,
-        until: None,
-    };
-    mediator.waits.push(waits, None);
 }

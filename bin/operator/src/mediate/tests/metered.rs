@@ -470,23 +470,7 @@ fn a_meter_that_is_slow_misses_no_rate_and_who_connects_waits() {
 
 /// A call that waits for a meter at a socket.
 fn waits(mediator: &mut Mediator) {
-    let call = notify::Notification {
-        id: 1,
-        thread: 0,
-        number: 0,
-        arch: 0,
-        arguments: [0; 6],
-    };
-    let waits = Waits {
-        program: 9,
-        note: 0,
-        call,
-        at: 1,
-        why: Why::Meter,
-        own: 0,
-        until: None,
-    };
-    mediator.waits.push(waits, None);
+    waits_at(mediator, 1, Why::Meter);
     mediator.meters.awaits();
 }
 
