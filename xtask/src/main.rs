@@ -30,7 +30,7 @@ enum Chore {
         #[arg(long)]
         only: Option<String>,
     },
-    /// Structure only: arrows between shelves, unsafe policy, guards and their mutants.
+    /// Structure only: arrows between shelves, unsafe policy, guards and their mutants, what promises name.
     Check,
     /// Takes each guard out and expects a red test.
     Mutants {

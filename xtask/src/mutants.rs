@@ -110,7 +110,7 @@ pub fn complete(root: &Path, wrong: &mut Vec<String>) {
     }
 }
 
-fn listed(root: &Path) -> Result<BTreeMap<String, Vec<String>>, String> {
+pub fn listed(root: &Path) -> Result<BTreeMap<String, Vec<String>>, String> {
     let folder = root.join("tests/mutants.d");
     let mut listed: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for entry in fs::read_dir(&folder)
