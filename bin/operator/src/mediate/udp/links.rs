@@ -1,8 +1,8 @@
 //! To whom the kernel takes what connected datagram sockets send natively: linked, linked again
 //! with what changes at a port or in the rules, and cut.
 
-use super::datagrams::{TRIES, back, hash};
 use super::late::Wanted;
+use super::transitions::{TRIES, back, hash};
 use super::*;
 use circuit::{Socket, Way};
 use core::ops::Range;

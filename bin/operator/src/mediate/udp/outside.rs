@@ -4,7 +4,7 @@
 //! sockets send natively as ever, and who sent something follows from a name. The switch judges
 //! the packets; what is decided here is who has them.
 
-use super::datagrams::{TRIES, hash};
+use super::transitions::{TRIES, hash};
 use super::*;
 use crate::proxies::is_loopback;
 use circuit::{Family, Ip, Socket, Way};

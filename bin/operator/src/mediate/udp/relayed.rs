@@ -1,6 +1,6 @@
 //! Datagrams that go by the operator, both ways.
 
-use super::datagrams::{TRIES, Taken, hash};
+use super::transitions::{TRIES, Taken, hash};
 use super::*;
 use crate::msghdr::{Came as Received, LONGEST, Message, hops, packet_info};
 use circuit::{Options, Socket, Way};
