@@ -79,7 +79,7 @@ fn measured(options: &Options, folder: &Path) -> Result<Vec<Figure>, String> {
         "apps.vs_bridge",
         turns,
         folder,
-        (&ours, &bridge),
+        (&ours, (&bridge, None)),
         &LOADS,
         requests,
     )?];
@@ -106,7 +106,7 @@ fn measured(options: &Options, folder: &Path) -> Result<Vec<Figure>, String> {
             "apps.vs_ovs",
             turns,
             folder,
-            (&ours, &ovs),
+            (&ours, (&ovs, None)),
             &LOADS,
             requests,
         )?,
@@ -120,7 +120,7 @@ pub fn against_bridge(
     options: &Options,
     id: &str,
     ours: &Pair,
-    bridge: &Pair,
+    peers: Peers<'_>,
 ) -> Result<Figure, String> {
     let programs = [&PROGRAMS[..], &["redis-server", "redis-benchmark"]].concat();
     if let Some(why) = missing(&programs) {
@@ -133,24 +133,27 @@ pub fn against_bridge(
     };
     let folder = e2e::private_folder("bulkhead-apps-")?;
     let turns = options.runs(9, 2);
-    let figure = worst(id, turns, &folder, (ours, bridge), &OF_CIRCUITS, requests);
+    let figure = worst(id, turns, &folder, (ours, peers), &OF_CIRCUITS, requests);
     let _ = std::fs::remove_dir_all(&folder);
     figure
 }
+
+/// Whom it is held against, and who is shown beside.
+type Peers<'a> = (&'a Pair, Option<(&'a str, &'a Pair)>);
 
 /// The figure of the load at which ours is worst, and what each came to.
 fn worst(
     id: &str,
     turns: usize,
     folder: &Path,
-    (ours, peer): (&Pair, &Pair),
+    (ours, peers): (&Pair, Peers<'_>),
     loads: &[(&str, Load)],
     requests: u32,
 ) -> Result<Figure, String> {
     let mut all = Vec::new();
     for (name, load) in loads {
         let load = |pair: &Pair| once(pair, folder, *load, requests);
-        all.push((name, against(id, ours, peer, turns, load)?));
+        all.push((name, against(id, ours, peers, turns, load)?));
     }
     let least = all.iter().min_by(|a, b| a.1.value.total_cmp(&b.1.value));
     let (name, figure) = least.ok_or("no load")?;

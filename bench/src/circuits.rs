@@ -3,7 +3,7 @@
 
 use crate::pairs::{Pair, done};
 use crate::results::Figure;
-use crate::tcp::{Came, against, iperf};
+use crate::tcp::{BESIDE, Came, against, iperf};
 use crate::{Options, apps};
 use e2e::Ended;
 use std::process::Stdio;
@@ -30,7 +30,8 @@ const PARTS: [(&str, Part); 9] = [
         let loopback = Pair::loopback()?;
         done(&loopback.a, MANY_PORTS)?;
         one_control(&loopback)?;
-        let beside = against("", &with.ours, &loopback, with.turns.min(BESIDE), talk)?;
+        let turns = with.turns.min(BESIDE);
+        let beside = against("", &with.ours, (&loopback, None), turns, talk)?;
         for figure in &mut figures {
             let per_s = beside.peer["per_s"].clone();
             *figure = figure
@@ -44,19 +45,19 @@ const PARTS: [(&str, Part); 9] = [
         // Asleep on one core, as the figure is meant.
         let kernel = |pair: &Pair| talk(pair, "rtt", with.time, 0);
         let id = "circuits.rtt_asleep_vs_bridge";
-        let by_kernel = against(id, &with.ours, &with.bridge, with.turns, kernel)?;
+        let by_kernel = with.against(id, &with.ours, kernel)?;
         let unpolled = ["unpolled-echo", "unpolled-rtt"];
-        let best = |pair: &Pair| match pair.switch {
-            Some(_) => talk_of(pair, unpolled, with.time, 0, 1, "us"),
-            None => kernel(pair),
+        let best = |pair: &Pair| match pair.is_circuits() {
+            true => talk_of(pair, unpolled, with.time, 0, 1, "us"),
+            false => kernel(pair),
         };
-        let figure = against(id, &with.ours, &with.bridge, with.turns, best)?;
+        let figure = with.against(id, &with.ours, best)?;
         Ok(vec![
             figure
                 .ours("name", "bulkhead, circuits by the ring")
                 .ours("kernel_circuit_us", by_kernel.ours["us"].clone())
                 .ours("ratio_kernel_circuit", by_kernel.value)
-                .note("a byte there and back, median; both programs on core 0; ours by the ring, by programs that know of circuits and poll none; beside it unmodified ones, by the kernel; the bridge with a veth each"),
+                .note("a byte there and back, median; both programs on core 0; ours by the ring, by programs that know of circuits and poll none; beside it unmodified ones, by the kernel; the bridge, and our own switch beside it, with a veth each"),
         ])
     }),
     ("proxy", |with| {
@@ -65,10 +66,10 @@ const PARTS: [(&str, Part); 9] = [
         proxied_reaches(&ours)?;
         let id = "circuits.proxy_vs_bridge";
         let stream = |pair: &Pair| iperf(pair, with.seconds, &["-l", "128K"]);
-        let figure = against(id, &ours, &with.bridge, with.turns, stream)?;
+        let figure = with.against(id, &ours, stream)?;
         Ok(vec![
             figure
-                .note("iperf3 with 128 KiB writes, one stream, from a circuit to an endpoint of packets; server core 0, client core 1, both unmodified; the bridge with a veth each"),
+                .note("iperf3 with 128 KiB writes, one stream, from a circuit to an endpoint of packets; server core 0, client core 1, both unmodified; the bridge, and our own switch beside it, with a veth each"),
         ])
     }),
     ("sendfile", |with| {
@@ -86,21 +87,22 @@ const PARTS: [(&str, Part); 9] = [
     }),
     ("apps", |with| {
         let id = "circuits.apps_vs_bridge";
-        apps::against_bridge(with.options, id, &with.ours, &with.bridge).map(|it| vec![it])
+        let peers = (&with.bridge, Some((SWITCH, &with.switch)));
+        apps::against_bridge(with.options, id, &with.ours, peers).map(|it| vec![it])
     }),
     ("outage", |with| {
         crate::outage::run(&with.ours, with.options).map(Vec::from)
     }),
     ("rings", |with| {
-        let turns = with.turns;
-        crate::rings::run(with.options, &with.ours, &with.bridge, turns, with.time)
+        let peers = [&with.bridge, &with.switch];
+        crate::rings::run(with.options, &with.ours, peers, with.turns, with.time)
     }),
 ];
 
 type Part = fn(&With<'_>) -> Result<Vec<Figure>, String>;
 
-/// Turns in which what is shown beside a figure is measured.
-const BESIDE: usize = 3;
+/// By which word our own switch is beside a figure.
+const SWITCH: &str = "switch";
 /// The client's ports, each of which TCP keeps for a minute after it closed: a run of
 /// connections is not to be one of waiting for these.
 const MANY_PORTS: &str =
@@ -125,6 +127,16 @@ struct With<'a> {
 }
 
 impl With<'_> {
+    fn against(
+        &self,
+        id: &str,
+        ours: &Pair,
+        measure: impl Fn(&Pair) -> Result<Came, String>,
+    ) -> Result<Figure, String> {
+        let peers = (&self.bridge, Some((SWITCH, &self.switch)));
+        against(id, ours, peers, self.turns, measure)
+    }
+
     fn told(
         &self,
         id: &str,
@@ -132,18 +144,7 @@ impl With<'_> {
         what: &str,
         measure: impl Fn(&Pair) -> Result<Came, String>,
     ) -> Result<Vec<Figure>, String> {
-        let id = format!("circuits.{id}");
-        let figure = against(&id, ours, &self.bridge, self.turns, &measure)?;
-        // Our own switch, in fewer turns.
-        let beside = against(&id, ours, &self.switch, self.turns.min(BESIDE), &measure)?;
-        let unit = beside
-            .peer
-            .iter()
-            .find(|(key, _)| !["name", "cpu_s"].contains(&key.as_str()));
-        let mut figure = figure.ours("ratio_switch", beside.value);
-        if let Some((unit, value)) = unit {
-            figure = figure.peer(&format!("switch_{unit}"), value.clone());
-        }
+        let figure = self.against(&format!("circuits.{id}"), ours, measure)?;
         Ok(vec![figure.note(format!(
             "{what}; server core 0, client core 1, both unmodified; the bridge, and our own switch beside it, with a veth each"
         ))])

@@ -221,6 +221,11 @@ tenants:
         })
     }
 
+    /// Whether they are joined by circuits.
+    pub fn is_circuits(&self) -> bool {
+        matches!(self.joined, Joined::Circuits(_) | Joined::Rings(_))
+    }
+
     /// The process that mediates circuits, as it is now.
     pub fn operator(&self) -> Option<u32> {
         match &self.joined {

@@ -127,6 +127,28 @@ pub fn cluster_of(each: &[&'static str]) -> &'static str {
     }
 }
 
+/// What came of the turns in which the cores were near, where most were; else of all. Of those that were not measured
+/// in each turn the first ones count.
+pub fn nearest(clusters: &[&'static str], all: &[f64]) -> Vec<f64> {
+    let is_near = nearest_of(clusters) == "near";
+    let turns = clusters.iter().zip(all);
+    let counts = turns.filter(|(cluster, _)| !is_near || **cluster == "near");
+    let counted: Vec<f64> = counts.map(|(_, value)| *value).collect();
+    match counted.is_empty() {
+        true => all.to_vec(),
+        false => counted,
+    }
+}
+
+/// The cluster of what [`nearest`] chooses.
+pub fn nearest_of(clusters: &[&'static str]) -> &'static str {
+    let near = clusters.iter().filter(|it| **it == "near").count();
+    match 2 * near > clusters.len() {
+        true => "near",
+        false => cluster_of(clusters),
+    }
+}
+
 /// CPU seconds that everything on this machine has had, kernel threads included: where
 /// nothing else runs, what is measured and all that it causes.
 pub fn busy_s() -> f64 {
@@ -139,4 +161,23 @@ pub fn busy_s() -> f64 {
         .filter_map(|at| all.get(*at))
         .sum::<f64>()
         / 100.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_turns_that_were_near_count_where_most_were() {
+        let (near, far) = ("near", "far");
+        let clusters = [near, far, near, near];
+        assert_eq!(nearest(&clusters, &[1.0, 2.0, 3.0, 4.0]), [1.0, 3.0, 4.0]);
+        assert_eq!(nearest_of(&clusters), near);
+        // Of what is measured in the first turns alone.
+        assert_eq!(nearest(&clusters, &[1.0, 2.0]), [1.0]);
+        assert_eq!(nearest(&[far, near, near], &[5.0]), [5.0]);
+        let clusters = [near, far, far, near];
+        assert_eq!(nearest(&clusters, &[1.0, 2.0, 3.0, 4.0]).len(), 4);
+        assert_eq!(nearest_of(&clusters), "mixed");
+    }
 }

@@ -5,7 +5,7 @@ use crate::circuits::talk_of;
 use crate::group::Group;
 use crate::pairs::Pair;
 use crate::results::Figure;
-use crate::tcp::Came;
+use crate::tcp::{BESIDE, Came};
 use crate::{Options, peer};
 
 /// Bytes of a message, short and long.
@@ -24,6 +24,11 @@ struct Size {
     in_place_ratio: Vec<f64>,
     cpu_ratio: Vec<f64>,
     bridge: Vec<f64>,
+    /// Our own switch, in the first turns.
+    switch: Vec<f64>,
+    switch_ratio: Vec<f64>,
+    /// Of each turn.
+    clusters: Vec<&'static str>,
     /// Of a plain C program, and against it.
     copied: Vec<f64>,
     copied_ratio: Vec<f64>,
@@ -33,22 +38,31 @@ struct Size {
 pub fn run(
     options: &Options,
     ours: &Pair,
-    bridge: &Pair,
+    [bridge, switch]: [&Pair; 2],
     turns: usize,
     time: u64,
 ) -> Result<Vec<Figure>, String> {
     let mut sizes = MESSAGES.map(|_| Size::default());
-    let before = peer::round_trip_ns()?;
-    for _ in 0..turns {
+    for turn in 0..turns {
         for (size, message) in sizes.iter_mut().zip(MESSAGES) {
             let stream = |pair: &Pair, how: &str| {
                 let words = [format!("{how}-sink"), format!("{how}-stream")];
                 talk_of(pair, [&words[0], &words[1]], time, 1, message, "gbit_s")
             };
+            let before = peer::round_trip_ns()?;
+            let resting = switch.resting()?;
             let copies = stream(ours, "copies")?;
             let in_place = stream(ours, "place")?;
             let tcp = stream(bridge, "tcp")?;
             let copy = peer::plain_copy_gbit_s(message, time as f64 / 1e3)?;
+            drop(resting);
+            if turn < BESIDE {
+                let beside = stream(switch, "tcp")?.value;
+                size.switch.push(beside);
+                size.switch_ratio.push(copies.value / beside);
+            }
+            let after = peer::round_trip_ns()?;
+            size.clusters.push(peer::cluster(before, after));
             // CPU seconds of the whole machine a GB.
             let a_gb = |came: &Came| came.cpu / (came.value * time as f64 / 8e3);
             size.copies.push(copies.value);
@@ -61,6 +75,7 @@ pub fn run(
             size.copied_ratio.push(copy / in_place.value);
         }
     }
+    let before = peer::round_trip_ns()?;
     let rtt = (0..turns)
         .map(|_| talk_of(ours, ["copies-echo", "copies-rtt"], time, 1, 1, "us"))
         .map(|came| came.map(|came| came.value))
@@ -90,21 +105,30 @@ pub fn run(
     let group = group.map(drop);
     let cluster = peer::cluster(before, peer::round_trip_ns()?);
     let pair_name = bridge.name.clone();
+    let median = |size: &Size, all: &[f64]| {
+        let counted = peer::nearest(&size.clusters, all);
+        Figure::of("", "", &counted).value
+    };
     let figure = |id: &str, unit: &str, of: fn(&Size) -> &Vec<f64>, note: &str, least: bool| {
-        let figures = sizes.each_ref().map(|size| Figure::of(id, unit, of(size)));
+        let figures = sizes.each_ref().map(|size| {
+            Figure::of(id, unit, &peer::nearest(&size.clusters, of(size)))
+                .cluster(peer::nearest_of(&size.clusters))
+        });
         let [short, long] = figures.each_ref().map(|figure| figure.value);
         let [a, b] = figures;
         let mut worse = if (short < long) == least { a } else { b };
         for (name, value) in [("16_kib", short), ("1_mib", long)] {
             worse = worse.ours(name, value);
         }
-        let bridge = sizes
-            .each_ref()
-            .map(|size| Figure::of("", "", &size.bridge).value);
+        let of_both =
+            |of: fn(&Size) -> &Vec<f64>| sizes.each_ref().map(|size| median(size, of(size)));
+        let [bridge, switch] = [of_both(|size| &size.bridge), of_both(|size| &size.switch)];
         worse
             .peer("name", pair_name.clone())
             .peer("gbit_s_16_kib", bridge[0])
             .peer("gbit_s_1_mib", bridge[1])
+            .peer("switch_gbit_s_16_kib", switch[0])
+            .peer("switch_gbit_s_1_mib", switch[1])
             .note(format!(
                 "{note}; messages of 16 KiB and 1 MiB, the worse; each byte made and added up; server core 0, client core 1"
             ))
@@ -112,21 +136,26 @@ pub fn run(
     let copied = "read and write by the ring";
     let placed =
         "reserve and peek, lines looked at in place, and made there or aside, whichever is faster";
-    let median = |all: &Vec<f64>| Figure::of("", "", all).value;
-    let [copy_short, copy_long] = sizes.each_ref().map(|size| median(&size.copied));
+    let [copy_short, copy_long] = sizes.each_ref().map(|size| median(size, &size.copied));
+    let switch_ratio = sizes
+        .each_ref()
+        .map(|size| median(size, &size.switch_ratio));
     let copying = "time of reserve, fill, peek and sum against that of a plain C ring that copies in and out, the faster of two ways to";
     let against_copy = figure("circuits.native_vs_copy", "ratio", |s| &s.copied_ratio, copying, false)
         .peer("name", "plain C ring without checks (bench/peers/plain_ring.c spsc), by glibc's own choice or by its vector copies")
         .peer("gbit_s_16_kib", copy_short)
         .peer("gbit_s_1_mib", copy_long);
-    let mut figures = vec![
-        figure("circuits.ring_vs_bridge", "ratio", |s| &s.copies_ratio, copied, true),
+    Ok(vec![
+        figure("circuits.ring_vs_bridge", "ratio", |s| &s.copies_ratio, copied, true)
+            .ours("ratio_switch_16_kib", switch_ratio[0])
+            .ours("ratio_switch_1_mib", switch_ratio[1]),
         figure("circuits.ring_gbps", "gbit_s", |s| &s.copies, copied, true),
         figure("circuits.native_vs_bridge", "ratio", |s| &s.in_place_ratio, placed, true),
         figure("circuits.native_gbps", "gbit_s", |s| &s.in_place, placed, true),
         figure("circuits.cpu_per_gb_vs_bridge", "ratio", |s| &s.cpu_ratio, copied, false),
         against_copy,
         Figure::of("circuits.rtt_spin_us", "us", &rtt)
+            .cluster(cluster)
             .note("a byte there and back, both sides spinning, cores 0 and 1"),
         match whole {
             Some(whole) => Figure::of("circuits.mem_per_conn_kib", "kib", &whole).note(
@@ -134,11 +163,7 @@ pub fn run(
             ),
             None => Figure::missing("circuits.mem_per_conn_kib", &group.err().unwrap_or_default()),
         }
-        .ours("programs_kib", median(&used))
-        .ours("programs_a_few_bytes_kib", median(&few)),
-    ];
-    for figure in &mut figures {
-        figure.cluster = cluster.into();
-    }
-    Ok(figures)
+        .ours("programs_kib", Figure::of("", "", &used).value)
+        .ours("programs_a_few_bytes_kib", Figure::of("", "", &few).value),
+    ])
 }

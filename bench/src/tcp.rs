@@ -4,7 +4,7 @@
 
 use crate::Options;
 use crate::pairs::{Kind, Pair};
-use crate::peer::busy_s;
+use crate::peer::{busy_s, cluster, nearest, nearest_of, round_trip_ns};
 use crate::results::Figure;
 use e2e::Ended;
 use serde_json::Value;
@@ -41,13 +41,22 @@ pub fn run(options: &Options) -> Result<Vec<Figure>, String> {
         )
     };
     let vs_ovs = match &ovs {
-        Ok(ovs) => told(against("tcp.vs_ovs_tso", &ours, ovs, turns, stream)?),
+        Ok(ovs) => told(against(
+            "tcp.vs_ovs_tso",
+            &ours,
+            (ovs, None),
+            turns,
+            stream,
+        )?),
         Err(why) => Figure::missing("tcp.vs_ovs_tso", why),
     };
     // What polls would take the bridge's and our cores.
     drop(ovs);
     let vs_bridge = |id, measure: fn(&Pair, &str) -> Result<Came, String>| {
-        against(id, &ours, &bridge, turns, |pair| measure(pair, seconds)).map(told)
+        against(id, &ours, (&bridge, None), turns, |pair| {
+            measure(pair, seconds)
+        })
+        .map(told)
     };
     Ok(vec![
         vs_ovs,
@@ -68,36 +77,65 @@ pub struct Came {
     pub cpu: f64,
 }
 
-/// So many turns, ours and the peer's.
+/// Turns in which what is shown beside a figure is measured.
+pub const BESIDE: usize = 3;
+
+/// So many turns, ours and the peer's, and in the first of them one more that is shown beside it, by this word. What counts
+/// are the turns in which the two cores were near, where most were.
 pub fn against(
     id: &str,
     ours: &Pair,
-    peer: &Pair,
+    (peer, beside): (&Pair, Option<(&str, &Pair)>),
     turns: usize,
     measure: impl Fn(&Pair) -> Result<Came, String>,
 ) -> Result<Figure, String> {
-    let (mut ratios, mut values, mut cpu) = (vec![], [vec![], vec![]], [vec![], vec![]]);
+    let more = beside.map(|(_, pair)| pair);
+    let peers: Vec<&Pair> = std::iter::once(peer).chain(more).collect();
+    let (mut values, mut cpu) = ([vec![], vec![], vec![]], [vec![], vec![]]);
+    let mut clusters = Vec::new();
     let mut unit = "";
-    for _ in 0..turns {
-        for (side, pair) in [ours, peer].into_iter().enumerate() {
-            peer.rest(side == 0)?;
-            std::thread::sleep(std::time::Duration::from_millis(100));
+    for turn in 0..turns {
+        let before = round_trip_ns()?;
+        let own = std::iter::once(ours);
+        let of_turn = if turn < BESIDE { 2 } else { 1 };
+        let all = own.chain(peers.iter().copied().take(of_turn));
+        for (side, pair) in all.enumerate() {
+            let others = peers.iter().filter(|peer| !std::ptr::eq(**peer, pair));
+            let _resting = others
+                .map(|it| it.resting())
+                .collect::<Result<Vec<_>, _>>()?;
+            std::thread::sleep(Duration::from_millis(100));
             let came = measure(pair).map_err(|e| format!("{}: {e}", pair.name))?;
             values[side].push(came.value);
-            cpu[side].push(came.cpu);
+            if let Some(cpu) = cpu.get_mut(side) {
+                cpu.push(came.cpu);
+            }
             unit = came.unit;
         }
-        let last = |side: usize| values[side].last().copied().unwrap_or(f64::NAN);
-        ratios.push(last(0) / last(1));
+        clusters.push(cluster(before, round_trip_ns()?));
     }
-    let median = |all: &[f64]| Figure::of("", "", all).value;
-    Ok(Figure::of(id, "ratio", &ratios)
+    let median = |all: &[f64]| Figure::of("", "", &nearest(&clusters, all)).value;
+    let ratios = |of: &[f64]| {
+        let each = values[0].iter().zip(of).map(|(own, of)| own / of);
+        nearest(&clusters, &each.collect::<Vec<f64>>())
+    };
+    let figure = Figure::of(id, "ratio", &ratios(&values[1]))
+        .cluster(nearest_of(&clusters))
         .ours("name", ours.name.clone())
         .ours(unit, median(&values[0]))
         .ours("cpu_s", median(&cpu[0]))
         .peer("name", peer.name.clone())
         .peer(unit, median(&values[1]))
-        .peer("cpu_s", median(&cpu[1])))
+        .peer("cpu_s", median(&cpu[1]));
+    Ok(match beside {
+        Some((word, _)) => figure
+            .ours(
+                &format!("ratio_{word}"),
+                Figure::of("", "", &ratios(&values[2])).value,
+            )
+            .peer(&format!("{word}_{unit}"), median(&values[2])),
+        None => figure,
+    })
 }
 
 /// One run of iperf3.
