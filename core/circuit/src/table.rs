@@ -401,36 +401,33 @@ impl Table {
     }
 
     /// The sockets that keep one from the port of this address, of which it must have that one.
-    #[must_use]
-    pub fn in_the_way(&self, cookie: u64, address: &[u8]) -> Vec<Socket> {
-        let Ok((at, socket)) = self.find(cookie) else {
-            return Vec::new();
-        };
-        match parse_bind(socket.family, socket.options.v6only(), address) {
-            Ok(Endpoint { ip, port }) if port != 0 => {
-                let holders = self.conflicting(at, &socket, &ip, port);
-                holders.copied().collect()
-            }
-            _ => Vec::new(),
-        }
+    pub fn in_the_way(&self, cookie: u64, address: &[u8]) -> impl Iterator<Item = &Socket> {
+        let found = self.find(cookie).ok().and_then(|(at, socket)| {
+            let named = parse_bind(socket.family, socket.options.v6only(), address);
+            let certain = named.ok().filter(|it| it.port != 0)?;
+            Some(self.conflicting(at, socket, certain))
+        });
+        found.into_iter().flatten()
     }
 
     /// Whether another has the port.
     fn conflict(&self, at: u32, socket: &Socket, ip: &Ip, port: u16) -> bool {
-        self.conflicting(at, socket, ip, port).next().is_some()
+        let wanted = Endpoint { ip: *ip, port };
+        self.conflicting(at, *socket, wanted).next().is_some()
     }
 
     fn conflicting(
         &self,
         at: u32,
-        socket: &Socket,
-        ip: &Ip,
-        port: u16,
+        socket: Socket,
+        wanted: Endpoint,
     ) -> impl Iterator<Item = &Socket> {
-        let holders = self.sockets.holders(socket.kind, socket.endpoint, port);
+        let holders = self
+            .sockets
+            .holders(socket.kind, socket.endpoint, wanted.port);
         let others = holders.filter(move |(other, _)| *other != at);
         let others = others.map(|(_, it)| it);
-        others.filter(move |it| conflicts(socket, ip, it))
+        others.filter(move |it| conflicts(&socket, &wanted.ip, it))
     }
 
     /// A port for a socket that binds to `ip`: that nobody has whose address overlaps, nor

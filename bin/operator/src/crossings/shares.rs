@@ -2,6 +2,7 @@
 //! that no descriptor goes from one tenant's operator to another's.
 
 use command::verbs::{HasMemory, Share};
+use guard::guard;
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -9,8 +10,8 @@ use std::time::{Duration, Instant};
 /// An answer is waited for so long.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// The supervisor is asked so often at once, and then in a second: it ends who talks without end.
-/// Who comes sooner goes by the kernel.
-const BURST: u32 = 64;
+/// Who comes sooner goes by the kernel. An endpoint asks as often as it leaves to others.
+const BURST: u32 = 128;
 const PER_SECOND: u32 = 250;
 /// Words of the other sides' that came early, at most, and of one agreement's.
 const EARLY: usize = 4096;
@@ -35,6 +36,8 @@ pub struct Shares {
     /// Of which the supervisor is to be asked.
     asks: Vec<Share>,
     may_ask: u32,
+    /// How many of those each endpoint took, until as many more have come.
+    took: BTreeMap<u32, u32>,
     /// When it might last ask more.
     filled: Instant,
 }
@@ -47,6 +50,7 @@ impl Default for Shares {
             early: BTreeMap::new(),
             asks: Vec::new(),
             may_ask: BURST,
+            took: BTreeMap::new(),
             filled: Instant::now(),
         }
     }
@@ -63,16 +67,25 @@ impl Shares {
         self.came.get(&(tag, id)).copied()
     }
 
-    /// Asks for that of the socket here with this cookie. Why there is none, of what was asked
-    /// before; `None`: nothing is known yet.
-    pub fn ask(&mut self, cookie: u64, tag: u16, id: u64) -> Option<Errno> {
+    /// Asks for that of an endpoint's socket here with this cookie, if it may have one more. Why there is none, of
+    /// what was asked before; `None`: nothing is known yet.
+    pub fn ask(
+        &mut self,
+        (slot, has_room): (u32, bool),
+        cookie: u64,
+        (tag, id): (u16, u64),
+    ) -> Option<Errno> {
         if let Some(asked) = self.asked.get(&cookie) {
             let why = asked.why?;
             self.asked.remove(&cookie);
             return Some(why);
         }
+        // It would be asked for in vain, as often as a program likes.
+        if !has_room && guard!("across-rings-room") {
+            return Some(Errno::NOBUFS);
+        }
         let since = Instant::now();
-        if !self.may_ask(since) {
+        if !self.may_ask(slot, since) {
             return Some(Errno::OPNOTSUPP);
         }
         let asked = Asked {
@@ -87,14 +100,22 @@ impl Shares {
         None
     }
 
-    fn may_ask(&mut self, now: Instant) -> bool {
+    fn may_ask(&mut self, slot: u32, now: Instant) -> bool {
         let more = now.duration_since(self.filled).as_secs_f64() * f64::from(PER_SECOND);
         if more >= 1.0 {
-            self.may_ask = BURST.min(self.may_ask.saturating_add(more as u32));
+            let more = more as u32;
+            self.may_ask = BURST.min(self.may_ask.saturating_add(more));
+            self.took.retain(|_, took| {
+                *took = took.saturating_sub(more);
+                *took > 0
+            });
             self.filled = now;
         }
-        let may = self.may_ask > 0;
-        self.may_ask = self.may_ask.saturating_sub(1);
+        let took = self.took.entry(slot).or_default();
+        let is_its_part = *took < self.may_ask || !guard!("across-rings-asked");
+        let may = self.may_ask > 0 && is_its_part;
+        *took += u32::from(may);
+        self.may_ask -= u32::from(may);
         may
     }
 
@@ -179,22 +200,29 @@ mod tests {
     #[test]
     fn who_asks_is_told_once_and_not_by_anothers_answer() {
         let mut memory = Shares::default();
-        assert_eq!(memory.ask(7, 1, 70), None);
-        assert_eq!(memory.ask(7, 1, 70), None, "nothing is known yet");
+        assert_eq!(memory.ask((1, true), 7, (1, 70)), None);
+        assert_eq!(
+            memory.ask((1, true), 7, (1, 70)),
+            None,
+            "nothing is known yet"
+        );
         assert_eq!(memory.asks().len(), 1);
         memory.answered(2, 70, Err(Errno::NOBUFS));
         assert!(!memory.is_told(7));
         memory.answered(1, 70, Err(Errno::NOBUFS));
         assert!(memory.is_told(7));
-        assert_eq!(memory.ask(7, 1, 70), Some(Errno::NOBUFS));
+        assert_eq!(memory.ask((1, true), 7, (1, 70)), Some(Errno::NOBUFS));
         assert!(!memory.is_awaited());
-        memory.ask(9, 1, 90);
+        memory.ask((1, true), 9, (1, 90));
         memory.answered(1, 90, Ok(()));
         assert!(memory.is_told(9) && !memory.is_awaited(), "it is there");
-        memory.ask(8, 1, 80);
+        memory.ask((1, true), 8, (1, 80));
         assert!(memory.is_awaited());
         memory.retain(|cookie| cookie != 8);
         assert!(!memory.is_awaited());
+        memory.asks();
+        let full = memory.ask((1, false), 10, (1, 100));
+        assert_eq!((full, memory.asks().len()), (Some(Errno::NOBUFS), 0));
     }
 
     /// Whether it has come here by then or not, and as many as may.
@@ -227,17 +255,19 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_without_end_is_not_heard_out() {
+    fn who_asks_without_end_is_not_heard_out_and_leaves_as_much_to_others() {
         let mut memory = Shares::default();
-        for cookie in 0..2 * u64::from(BURST) {
-            memory.ask(cookie, 1, cookie);
-        }
-        let asked = memory.asks().len();
-        assert!(
-            asked >= BURST as usize && asked < 2 * BURST as usize,
-            "{asked}"
-        );
+        let mut asks = |slot: u32, from: u64| {
+            for cookie in from..from + 2 * u64::from(BURST) {
+                memory.ask((slot, true), cookie, (1, cookie));
+            }
+            memory.asks().len() as u32
+        };
+        // Some come anew meanwhile.
+        let [first, other] = [asks(1, 0), asks(2, 1_000)];
+        assert!((BURST / 2..BURST * 3 / 4).contains(&first), "{first}");
+        assert!((BURST / 4..BURST / 2).contains(&other), "{other}");
         memory.filled = memory.filled.checked_sub(Duration::from_secs(1)).unwrap();
-        assert_eq!(memory.ask(9_999, 1, 9_999), None);
+        assert_eq!(memory.ask((1, true), 9_999, (1, 9_999)), None);
     }
 }

@@ -35,8 +35,8 @@ pub(in crate::mediate) struct Asking {
     pub(super) in_vain: BTreeMap<u32, Instant>,
     /// Of whose calls one went on last: of another's endpoint the next does.
     pub(super) last: u32,
-    /// Where a call waits that goes on now.
-    pub(super) turn: Option<u64>,
+    /// Where a call waits that goes on now, and its number: many may wait at one socket.
+    pub(super) turn: Option<(u64, u64)>,
 }
 
 impl Asking {
@@ -48,11 +48,6 @@ impl Asking {
         let in_vain = self.in_vain.get(&slot).copied();
         self.after
             .max(in_vain.filter(|_| guard!("circuits-port-in-vain")))
-    }
-
-    /// Whether who waits at this socket has its turn.
-    pub(super) fn is_turn(&self, at: u64) -> bool {
-        self.turn == Some(at)
     }
 
     pub(super) fn took(&mut self, took: Duration, of_who_fails: Option<u32>) {
@@ -70,25 +65,29 @@ impl Asking {
 impl Mediator {
     /// Whether those live that keep a socket from the port of this address: what is closed is forgotten.
     pub(super) fn who_holds(&mut self, cookie: u64, address: &[u8]) -> Holders {
-        let mut all = self.table.in_the_way(cookie, address);
-        if all.is_empty() {
-            return Holders::None;
-        }
         let is_here = |it: &circuit::Socket| it.inode() == 0;
-        if all.iter().any(is_here) {
-            self.sweep_of(false);
-            all = self.table.in_the_way(cookie, address);
+        let Some(first) = self.table.in_the_way(cookie, address).next() else {
+            return Holders::None;
+        };
+        let is_far = !is_here(first);
+        // Who waits has its turn before one that comes, and nobody goes through them all before that.
+        let waits = self.waits.any(Why::Port) && self.asking.turn.is_none_or(|it| it.0 != cookie);
+        let slot = self.slot_at(cookie);
+        let waits = (waits || !self.asking.is_due(slot)) && guard!("circuits-port-turns");
+        if is_far && waits {
+            return Holders::Unknown;
         }
+        if self.table.in_the_way(cookie, address).any(is_here) {
+            self.sweep_of(false);
+        }
+        let all: Vec<_> = self.table.in_the_way(cookie, address).copied().collect();
         if all.is_empty() {
             return Holders::Gone;
         }
         if all.iter().any(is_here) || !guard!("circuits-port-holders") {
             return Holders::Live;
         }
-        // Who waits has its turn before one that comes.
-        let waits = self.waits.any(Why::Port) && self.asking.turn != Some(cookie);
-        let slot = self.slot_at(cookie);
-        if (waits || !self.asking.is_due(slot)) && guard!("circuits-port-turns") {
+        if waits {
             return Holders::Unknown;
         }
         let (began, mut closed, mut lives) = (Instant::now(), BTreeSet::new(), false);
@@ -137,11 +136,11 @@ impl Mediator {
         if !self.waits.any(Why::Port) {
             return;
         }
-        let Some((slot, _, at)) = self.next_holders() else {
+        let Some((slot, number, at)) = self.next_holders() else {
             return;
         };
         self.asking.last = slot;
-        self.asking.turn = Some(at);
+        self.asking.turn = Some((at, number));
         self.table.stir(at);
         self.wake(Also::Nobody, find);
         self.asking.turn = None;

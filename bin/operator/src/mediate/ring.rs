@@ -24,8 +24,9 @@ impl Mediator {
         let (began, side, slots) = found;
         self.makes_room(began, slots, tag != 0);
         if tag != 0 && !self.rings.has(cookie) {
-            let id = self.number_across(cookie, side, call)?;
-            return match self.crossings.memory.ask(cookie, tag, id) {
+            let asked = (tag, self.number_across(cookie, side, call)?);
+            let of = (slots[0], self.rings.has_room_across(slots[0]));
+            return match self.crossings.memory.ask(of, cookie, asked) {
                 None => Ok(Came::Waits {
                     at: cookie,
                     why: Why::Memory,

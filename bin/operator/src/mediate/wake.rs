@@ -106,7 +106,10 @@ impl Mediator {
             Why::Relay => self.relays.is_over(at),
             Why::Cross => self.crossings.is_over(at),
             Why::Memory => self.crossings.memory.is_told(at),
-            Why::Port => self.asking.is_turn(at),
+            Why::Port => {
+                let first = self.waits.first(at, Why::Port);
+                self.asking.turn == first.map(|number| (at, number))
+            }
             Why::Meter => self.meters.takes() || self.meters.is_overdue(),
             // It listens no more: who waits there is told.
             Why::Accept | Why::Room if !listens => true,

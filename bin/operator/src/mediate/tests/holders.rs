@@ -72,7 +72,7 @@ fn table_closes(mediator: &mut Mediator, made: Made) {
 /// What its call comes to in as many turns as there are.
 fn in_turns(mediator: &mut Mediator, made: &Made) -> Holders {
     loop {
-        mediator.asking.turn = Some(made.cookie);
+        mediator.asking.turn = Some((made.cookie, 0));
         match mediator.who_holds(made.cookie, &port_of_near()) {
             Holders::Unknown => std::thread::yield_now(),
             known => return known,
@@ -133,6 +133,25 @@ fn who_fails_for_what_lives_elsewhere_has_it_asked_for_at_times() {
     mediator.holders_tick(&|_| None);
     assert!(!mediator.waits.any(Why::Port), "its program is gone");
     assert_eq!(is_bound(&mut mediator, &other), failed);
+}
+
+/// A thousand threads may call at one socket, and each that goes on is looked at the holders for.
+#[test]
+fn of_those_that_wait_at_one_socket_one_goes_on_at_a_time() {
+    let mut mediator = with_agreement();
+    let _all = accepted(&mut mediator, 2);
+    let wants = made(&mut mediator, NEAR);
+    for _ in 0..3 {
+        waits_at(&mut mediator, wants.cookie, Why::Port);
+    }
+    let waiting = |it: &Mediator| it.waits.first(wants.cookie, Why::Port);
+    for _ in 0..3 {
+        let first = waiting(&mediator);
+        assert!(first.is_some());
+        mediator.holders_tick(&|_| None);
+        assert_ne!(waiting(&mediator), first);
+    }
+    assert_eq!(waiting(&mediator), None);
 }
 
 #[test]
