@@ -197,6 +197,8 @@ enum Came {
     Socket(Made, bool),
     /// The same, of a connection that was accepted at this listening socket.
     Accepted { at: u64, made: Made, closes: bool },
+    /// A socket is put into the program in the place of the one that it called by.
+    Anew(Made),
     /// A datagram socket is put into the program, at a number at which its messages are mediated.
     Datagram(Made, bool),
     /// It waits.
@@ -379,7 +381,7 @@ impl Mediator {
         let connected = matches!(came, Came::To(Ok(_)));
         let makes = matches!(
             came,
-            Came::Socket(..) | Came::Datagram(..) | Came::Accepted { .. }
+            Came::Socket(..) | Came::Anew(_) | Came::Datagram(..) | Came::Accepted { .. }
         );
         // One that waits begins when its wait is over.
         let begins = call.number == libc::SYS_connect as i32 && !matches!(came, Came::Waits { .. });
@@ -393,6 +395,16 @@ impl Mediator {
             Came::Socket(made, closes) => {
                 self.puts(note, made.cookie, call.thread);
                 install(listener, call.id, &made.fd, closes).is_some()
+            }
+            Came::Anew(made) => {
+                // Who follows finds it in its place, and is told the same; or the one of before.
+                self.puts(note, 0, call.thread);
+                let at = call.arguments[0] as u32;
+                match listener.install_at(call.id, made.fd.as_fd(), true, at) {
+                    Ok(notify::Outcome::Done(_)) => heard(listener.answer(call.id, Ok(0))),
+                    Ok(notify::Outcome::Gone) => false,
+                    Err(_) => heard(listener.answer(call.id, Err(Errno::NOBUFS))),
+                }
             }
             Came::Datagram(made, closes) => {
                 self.puts(note, made.cookie, call.thread);

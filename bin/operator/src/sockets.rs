@@ -187,6 +187,14 @@ pub fn disconnects(fd: &OwnedFd) -> Result<(), Errno> {
     connect_unspec(fd)
 }
 
+/// It waits as long as the other for something to read, and for room.
+pub fn waits_as(fd: &OwnedFd, other: &OwnedFd) -> Result<(), Errno> {
+    for which in [Timeout::Recv, Timeout::Send] {
+        set_socket_timeout(fd, which, socket_timeout(other, which)?)?;
+    }
+    Ok(())
+}
+
 /// How long a receive, or an accept, waits.
 pub fn patience(fd: &OwnedFd) -> Option<Duration> {
     socket_timeout(fd, Timeout::Recv).ok().flatten()

@@ -346,6 +346,18 @@ impl Table {
         self.add(socket)
     }
 
+    /// A new socket in the place of another, bound as that is and with its options, which is neither connected
+    /// nor listens.
+    ///
+    /// # Errors
+    /// As for [`create`](Self::create); `EBADF`: there is no such other.
+    pub fn create_anew(&mut self, cookie: u64, other: u64) -> Result<(), Errno> {
+        let (_, mut socket) = self.find(other)?;
+        socket.release();
+        (socket.cookie, socket.place) = (cookie, 0);
+        self.add(socket)
+    }
+
     fn add(&mut self, socket: Socket) -> Result<(), Errno> {
         self.own(socket.endpoint)?;
         let slot = Slot::Socket(socket);

@@ -511,6 +511,8 @@ const OPERATING: &[Entry] = &[
             [is(1, SOCKET), is(2, libc::SO_PEERNAME as i64)],
             [is(1, SOCKET), is(2, libc::SO_PASSSEC as i64)],
             [is(1, SOCKET), is(2, 76)],
+            [is(1, SOCKET), is(2, libc::SO_RCVTIMEO as i64)],
+            [is(1, SOCKET), is(2, 66)],
             [is(1, SOCKET), is(2, libc::SO_SNDTIMEO as i64)],
             [is(1, SOCKET), is(2, 67)],
             [is(1, SOCKET), is(2, libc::SO_SNDBUF as i64)]

@@ -116,6 +116,13 @@ fn handed_on(fd: c_int, does: bool) -> c_int {
     }
 }
 
+/// Of the socket that a descriptor is of.
+fn inode(fd: c_int) -> Option<u64> {
+    // SAFETY: it is asked for no longer than this, and an error where there is none.
+    let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };
+    rustix::fs::fstat(fd).ok().map(|stat| stat.st_ino)
+}
+
 /// It is about to be shut down so; whether it was for sending before, if it is followed.
 pub fn shuts(fd: c_int, how: c_int) -> Option<u32> {
     let held = table::hold(fd).map(Held)?;
@@ -174,6 +181,16 @@ exported! {
         }
         done
     }
+    connect(fd: c_int, name: *const sockaddr, length: socklen_t) -> c_int {
+        let before = table::is_followed(fd).then(|| inode(fd));
+        let done = real::connect(fd, name, length);
+        // Taken from its connection (AF_UNSPEC), it is another socket.
+        if done == 0 && before.is_some_and(|before| before != inode(fd)) {
+            table::follow(fd);
+        }
+        done
+    }
+    __connect(fd: c_int, name: *const sockaddr, length: socklen_t) -> c_int { connect(fd, name, length) }
     listen(fd: c_int, backlog: c_int) -> c_int {
         let done = real::listen(fd, backlog);
         if done == 0 {

@@ -76,6 +76,7 @@ real! {
     getsockopt(fd: c_int, level: c_int, option: c_int, value: *mut c_void, length: *mut socklen_t) -> c_int;
     setsockopt(fd: c_int, level: c_int, option: c_int, value: *const c_void, length: socklen_t) -> c_int;
     socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int;
+    connect(fd: c_int, name: *const sockaddr, length: socklen_t) -> c_int;
     listen(fd: c_int, backlog: c_int) -> c_int;
     accept(fd: c_int, name: *mut sockaddr, length: *mut socklen_t) -> c_int;
     poll(fds: *mut libc::pollfd, n: libc::nfds_t, limit: c_int) -> c_int;

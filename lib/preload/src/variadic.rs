@@ -111,6 +111,7 @@ extern "C" fn before_syscall(
         {
             return fails as *mut c_void;
         }
+        libc::SYS_connect => return connects as *mut c_void,
         libc::SYS_close => crate::table::forget(c_int::try_from(first).unwrap_or(-1)),
         libc::SYS_close_range if third & c_long::from(libc::CLOSE_RANGE_CLOEXEC) == 0 => {
             let number = |it: c_long| u32::try_from(it).unwrap_or(u32::MAX);
@@ -125,6 +126,13 @@ extern "C" fn before_syscall(
         _ => {}
     }
     next(3, c"syscall")
+}
+
+/// `syscall(SYS_connect, ...)`.
+extern "C" fn connects(_: c_long, fd: c_long, name: c_long, length: c_long) -> c_long {
+    let fd = c_int::try_from(fd).unwrap_or(-1);
+    // SAFETY: the program's own words.
+    unsafe { crate::descriptors::connect(fd, name as *const libc::sockaddr, length as u32) }.into()
 }
 
 /// A process is made of which this library hears nothing more.

@@ -134,6 +134,45 @@ fn an_operator_killed_at_a_call_hands_on_every_connection_once_and_every_socket_
     assert_eq!(dead.count(), 0, "{children}");
 }
 
+/// One socket, which is taken from each of its connections (AF_UNSPEC) and has another: whenever its operator dies it is
+/// either, and no call fails or waits for ever.
+#[test]
+fn an_operator_killed_as_a_socket_is_taken_from_its_connection_leaves_it_whole() {
+    const ONE: &str = "
+import ctypes, errno, os, socket, sys
+connect = ctypes.CDLL(None, use_errno=True).connect
+n, s = 0, socket.socket()
+while not os.path.exists(sys.argv[1]):
+    n += 1
+    came = b''
+    try:
+        s.connect(('10.1.1.10', 7000))
+        s.sendall(b'%d' % n)
+        while more := s.recv(100): came += more
+        if connect(s.fileno(), bytes(16), 16): came += os.strerror(ctypes.get_errno()).encode()
+        if s.connect_ex(('10.1.1.10', 1)) != errno.ECONNREFUSED: came += b'; not fresh'
+    except OSError as error: came += repr(error).encode()
+    print(n if came == b'%d' % n else f'{n}: {came}', flush=True)
+print('done', flush=True)
+";
+    let scene = Scene::of(OPEN);
+    scene.file("server.py", SERVER);
+    scene.file("one.py", ONE);
+    let server = scene.start("web", "exec python3 {f}/server.py", "serving");
+    let mut client = scene.start("app", "exec python3 {f}/one.py {f}/stop", "1\n");
+    // As the other is made; as it is in its place, or nothing is; as either is told.
+    for call in ["socket", "setsockopt", "ioctl"].repeat(5) {
+        assert!(
+            dies_at(&scene, call),
+            "{call} was not called: {}",
+            client.out()
+        );
+        std::thread::sleep(Duration::from_millis(300));
+    }
+    let right = ends_right(&scene, &mut client);
+    assert_eq!(server.out(), format!("serving\n{right}"), "each once");
+}
+
 /// A signal ends the program's connect before the next operator does it: it is connected all the same.
 #[test]
 fn a_connect_that_a_signal_ended_while_its_operator_died_is_seen_and_cut() {

@@ -640,6 +640,32 @@ print(told)
     );
 }
 
+/// `connect` to AF_UNSPEC: the number is another socket's, by a ring again; what was sent by then is read, and a copy goes on.
+#[test]
+fn who_is_taken_from_its_connection_is_by_another_ring() {
+    let said = paired(
+        "anew.py",
+        "
+def anew(s, how):
+    by = [lambda: libc.connect(s.fileno(), bytes(16), 16), lambda: libc.syscall(42, s.fileno(), bytes(16), 16)][how]
+    return by()
+def again(s):
+    s.connect(('10.1.1.10', 7000)); c = l.accept()[0]
+    for a, b in [(s, c), (c, s)] * 8: a.sendall(b'x' * 65536); whole(b, 65536)
+    return goes_on(s, c), goes_on(c, s)
+for how in range(2):
+    s, c = pair(); s.send(b'last')
+    print(anew(s, how), whole(c, 4).decode(), c.recv(9), *again(s))
+    s, c = pair(); copy = s.dup()
+    print(anew(s, how), goes_on(copy, c), goes_on(c, copy), *again(s))
+    s = socket.socket(); copy = s.dup()
+    print(anew(s, how), *again(s))
+",
+    );
+    let one = "0 last b'' still still\n0 still still still still\n0 still still\n";
+    assert_eq!(said, one.repeat(2));
+}
+
 /// More sockets than are followed at a time, each of which other processes had, for a moment or never.
 #[test]
 fn what_others_had_for_a_moment_is_free_again() {

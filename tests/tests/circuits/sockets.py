@@ -133,7 +133,34 @@ def addresses():
         def accepted(): nonlocal b; b = l.accept()[0]; return 'one'
         line('accepted again', accepted)
         if b: line('speaks', lambda: (c.send(b'hello'), b.recv(10)))
+    line('its peer hears', lambda: a.recv(1))
     for x in c, a: x.close()
+    c, a = pair(V6)
+    a.setsockopt(SOL, socket.SO_RCVTIMEO, struct.pack('ll', 0, 50_000))
+    a.setsockopt(TCP, socket.TCP_KEEPCNT, 4)
+    line('unspecified accepted', lambda: calls('connect', a, unspecified))
+    with listening(V6) as l:
+        line('accepted connects', lambda: a.connect(l.getsockname()))
+        line('accepted keeps its options', lambda: (a.getsockopt(SOL, socket.SO_RCVTIMEO, 16), a.getsockopt(TCP, socket.TCP_KEEPCNT)))
+        line('accepted times out', lambda: a.recv(1))
+    for x in c, a: x.close()
+    with listening() as l, new() as s:
+        s.bind((V4, 0)); port = s.getsockname()[1]
+        s.connect(l.getsockname()); fcntl.fcntl(s, fcntl.F_SETFL, os.O_NONBLOCK)
+        line('unspecified bound', lambda: calls('connect', s, unspecified))
+        line('bound keeps its port', lambda: s.getsockname() == (V4, port))
+        line('bound is as it was', lambda: (fcntl.fcntl(s, fcntl.F_GETFL) & os.O_NONBLOCK) != 0)
+        line('binds again', lambda: s.bind((V4, 0)))
+        line('bound listens', lambda: (s.listen(), new().connect(s.getsockname()), s.accept()[1][0])[2])
+    with listening() as l:
+        name = l.getsockname(); waits = socket.create_connection(name)
+        line('unspecified listening', lambda: calls('connect', l, unspecified))
+        line('listens no more', lambda: (l.getsockopt(SOL, socket.SO_ACCEPTCONN), l.getsockname() == name))
+        line('accepts no more', lambda: l.accept())
+        line('nobody listens', lambda: new().connect(name))
+        with listening() as other:
+            line('who listened connects', lambda: (l.connect(other.getsockname()), other.accept()[1] == name))
+        waits.close()
 
 def half_close():
     c, a = pair()

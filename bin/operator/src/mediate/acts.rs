@@ -151,6 +151,11 @@ impl Mediator {
         if how == libc::SHUT_WR {
             return Err(Errno::NOTCONN);
         }
+        self.stops_listening(cookie, call)?;
+        Ok(Came::To(Ok(0)))
+    }
+
+    fn stops_listening(&mut self, cookie: u64, call: &Call<'_>) -> Result<(), Errno> {
         self.table.disconnect(cookie).map_err(number)?;
         if !call.is_nonblocking()? {
             self.notes_at_call(UNBLOCKED | cookie);
@@ -159,7 +164,24 @@ impl Mediator {
         while sockets::accepts_at_once(call.fd()?, true, || {})?.is_some() {}
         self.unclaimed.retain(|at| at != cookie);
         self.settle_relays();
-        Ok(Came::To(Ok(0)))
+        Ok(())
+    }
+
+    /// `connect` to AF_UNSPEC of a socket that is connected or listens. One of AF_UNIX stays so for good: the program has
+    /// another in its place. Whoever has a copy of its descriptor keeps what it was.
+    fn begins_anew(&mut self, slot: u32, cookie: u64, call: &Call<'_>) -> Result<Came, Errno> {
+        self.room_for_a_socket(slot)?;
+        let made = sockets::stream(call.is_nonblocking()?)?;
+        sockets::waits_as(&made.fd, call.fd()?)?;
+        let state = self.table.socket(cookie).map(|socket| socket.state());
+        if matches!(state, Some(circuit::State::Listening { .. })) {
+            self.stops_listening(cookie, call)?;
+        }
+        self.table
+            .create_anew(made.cookie, cookie)
+            .map_err(number)?;
+        self.counts_one(&made);
+        Ok(Came::Anew(made))
     }
 
     /// A call about a socket that is not in the table. Of a circuit all are made where this process makes its own.
@@ -201,8 +223,6 @@ impl Mediator {
         if self.was_connected(cookie, &address) {
             return Ok(Came::To(Ok(0)));
         }
-        // An AF_UNIX socket stays connected, and what waits at one that listens stays there: the
-        // table would say otherwise, and the next connections would have others' names.
         let open = self.table.socket(cookie).is_some_and(|socket| {
             matches!(
                 socket.state(),
@@ -211,7 +231,7 @@ impl Mediator {
         });
         let unspecified = (libc::AF_UNSPEC as u16).to_ne_bytes();
         if open && address.starts_with(&unspecified) {
-            return Err(Errno::OPNOTSUPP);
+            return self.begins_anew(slot, cookie, call);
         }
         if self.relays.is_asked(cookie) {
             let came = self.relayed(cookie, call);

@@ -90,6 +90,13 @@ fn each_transition() {
         ("anyport failed", ANY4, Some(EINVAL), None, None, true),
     ];
     for (way, ip, bind, listen, connect, stays) in rows {
+        // Another in its place is as it is once it is disconnected.
+        let mut table = come_to(way);
+        table.create_anew(2, 1).unwrap();
+        let told = |it: &Socket| (it.state(), it.local(), it.remote(), it.name());
+        let gone = come_to(&format!("{way} gone"));
+        let anew = table.socket(2).map(told);
+        assert_eq!(anew, gone.socket(1).map(told), "{way}");
         let local = come_to(way).socket(1).unwrap().local();
         assert_eq!(local.ip, ip, "{way}");
         // What was given up is still told.
