@@ -277,7 +277,7 @@ pub struct Endpoint {
 pub struct Explain {
     /// Who begins: TENANT/ENDPOINT, an address, or `outside`
     pub from: String,
-    /// With whom, in the same words
+    /// With whom, in the same words, or TENANT/ACCEPTANCE
     pub to: String,
     /// tcp, udp, icmp, icmp6, sctp or a number; without it a ping
     pub protocol: Option<String>,

@@ -1,5 +1,6 @@
 //! The controller against a supervisor that keeps books and can be told to refuse.
 
+mod asked;
 mod documents;
 mod proofs;
 mod queue;

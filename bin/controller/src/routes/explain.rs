@@ -1,5 +1,6 @@
 //! Whether one may talk to another, and which rule at which switch says so.
 
+use super::trace::targets;
 use crate::caller::Viewer;
 use crate::refuse::Failure;
 use crate::revoked::concerning;
@@ -33,7 +34,7 @@ pub const SOMEWHERE: [IpAddr; 2] = [
 pub struct Asked {
     /// Who begins: `TENANT/ENDPOINT`, an address, or `outside`.
     from: String,
-    /// With whom, in the same words.
+    /// With whom, in the same words, or by what the beginner's tenant accepted: `TENANT/ACCEPTANCE`.
     to: String,
     /// `tcp`, `udp`, `icmp`, `icmp6`, `sctp` or a number; without it an echo request of
     /// either family.
@@ -67,7 +68,7 @@ pub async fn explain(
     for (protocol, port) in packets {
         let has_ports = Protocol::Number(protocol).has_ports();
         for from in peers(&asked.from)? {
-            for to in peers(&asked.to)? {
+            for to in receivers(&world, &asked, (protocol, port))? {
                 let question = Question {
                     from,
                     to,
@@ -154,6 +155,30 @@ fn peers(word: &str) -> Result<Vec<Peer<'_>>, Fault> {
         Err(_) => Err(request(format!(
             "`{word}` is not TENANT/ENDPOINT, an address or `outside`"
         ))),
+    }
+}
+
+/// With whom: what is no endpoint's name is, as in a trace, what the beginner's tenant accepted.
+fn receivers<'a>(
+    world: &World,
+    asked: &'a Asked,
+    (protocol, port): (u8, u16),
+) -> Result<Vec<Peer<'a>>, Fault> {
+    let peers = peers(&asked.to)?;
+    let intent = world.made().map(|made| made.2);
+    let named =
+        intent.filter(|intent| asked.to.contains('/') && intent.endpoint(&asked.to).is_none());
+    let Some((intent, (_, from))) = named.and_then(|it| Some((it, it.endpoint(&asked.from)?)))
+    else {
+        return Ok(peers);
+    };
+    let addresses = targets(intent, from, &asked.to, protocol, port)?;
+    match addresses.is_empty() {
+        true => Err(request(format!(
+            "{} is of prefixes, each of its endpoints by its own address",
+            asked.to
+        ))),
+        false => Ok(addresses.into_iter().map(Peer::Address).collect()),
     }
 }
 

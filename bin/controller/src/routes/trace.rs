@@ -232,7 +232,7 @@ fn families(protocol: u8) -> &'static [bool] {
 }
 
 /// The addresses of whom a word names, as the sender's tenant sees them.
-fn targets(
+pub fn targets(
     intent: &Intent,
     from: &PortIntent,
     to: &str,

@@ -1,0 +1,48 @@
+//! What is asked of endpoints and services by their names.
+
+use super::*;
+
+const RED: &str = "version: 1
+tenants:
+  - name: red
+    subnets: [{name: lan, prefixes: [10.1.1.0/24]}]
+    endpoints: [{name: db, subnet: lan, addresses: [10.1.1.10]}]
+    offers: [{name: db, endpoint: db, protocol: tcp, ports: [5432], to: [blue], pool: [10.1.250.0/28]}]
+  - {name: blue, self-managed: {endpoints: 2}}
+  - {name: green, self-managed: {endpoints: 2}}
+";
+const BLUE: &str = "version: 1
+tenants:
+  - name: blue
+    subnets: [{name: lan, prefixes: [10.1.1.0/24]}]
+    endpoints: [{name: app, subnet: lan, addresses: [10.1.1.11]}]
+    accepts: [{name: reds-db, from: red, service: db, as: [10.1.200.10]}]
+";
+
+#[tokio::test]
+async fn whether_it_reaches_what_it_accepted_is_asked_by_its_name_as_by_its_address() {
+    let rig = Rig::new().await;
+    rig.apply(RED).await;
+    let blue = rig.token("blue").await.text;
+    rig.apply_as(&blue, BLUE).await;
+    let asked = |to| format!("/v1/explain?from=blue/app&to={to}&protocol=tcp&port=5432");
+    for token in [None, Some(&*blue)] {
+        let mut told = Vec::new();
+        for to in ["blue/reds-db", "10.1.200.10"] {
+            let (status, said) = rig.call_as(token, "GET", &asked(to), "").await;
+            assert_eq!(status, StatusCode::OK, "{to}: {said}");
+            told.push(said);
+        }
+        assert_eq!(told[0], told[1]);
+        let told: api::Explanation = serde_json::from_str(&told[0]).unwrap();
+        let service = told.there[0].service.as_ref().unwrap();
+        assert!(told.allowed && service.offer == "red/db", "{told:?}");
+        for to in ["blue/nobody", "red/nobody"] {
+            let (status, said) = rig.call_as(token, "GET", &asked(to), "").await;
+            assert_eq!(status, StatusCode::NOT_FOUND, "{to}: {said}");
+        }
+    }
+    // Who began it is an endpoint.
+    let turned = "/v1/explain?from=blue/reds-db&to=blue/app&protocol=tcp&port=5432";
+    assert_eq!(rig.bad("GET", turned, "").await.0, StatusCode::NOT_FOUND);
+}
