@@ -93,16 +93,7 @@ pub async fn trace(
         slot: found.slot,
         tag: 0,
     };
-    let port = world.made().and_then(|made| made.2.endpoint(&asked.from));
-    if port.is_some_and(|(_, port)| port.has_circuits_alone()) && guard!("trace-circuits") {
-        return Err(Fault::new(
-            "request",
-            Whose::User,
-            format!("{} has circuits alone: no packet comes from it", asked.from),
-            "`bulkhead explain` says what it may connect to, `bulkhead circuits` what it has, `bulkhead why` what it was refused",
-        )
-        .into());
-    }
+    has_packets(&world, &asked.from)?;
     let frames = frames(&world, &asked)?;
     let _alone = TRACING.lock().await;
     viewer.still(&server.tokens)?;
@@ -127,6 +118,23 @@ pub async fn trace(
         passed: !traces.is_empty() && traces.iter().all(passed),
         traces,
     }))
+}
+
+/// Of an endpoint of circuits alone no packet is seen, however long one waits.
+///
+/// # Errors
+/// It is one.
+pub fn has_packets(world: &World, endpoint: &str) -> Result<(), Fault> {
+    let port = world.made().and_then(|made| made.2.endpoint(endpoint));
+    if port.is_some_and(|(_, port)| port.has_circuits_alone()) && guard!("trace-circuits") {
+        return Err(Fault::new(
+            "request",
+            Whose::User,
+            format!("{endpoint} has circuits alone: no packet comes from it"),
+            "`bulkhead explain` says what it may connect to, `bulkhead circuits` what it has, `bulkhead why` what it was refused",
+        ));
+    }
+    Ok(())
 }
 
 /// A tenant asks from its own endpoint, and by names for what is its own: an endpoint, or

@@ -1,5 +1,6 @@
 //! To watch: rates, events, frames.
 
+use super::trace::has_packets;
 use crate::caller::{Editor, Viewer};
 use crate::refuse::{Failure, refused};
 use crate::server::{Server, no_endpoint};
@@ -160,6 +161,11 @@ pub async fn capture(
         }
         None => place(&server, wanted.endpoint.as_deref())?,
     };
+    if let Some(endpoint) = wanted.endpoint.as_deref()
+        && (wanted.drops || !wanted.circuits)
+    {
+        has_packets(&server.world.world(), endpoint)?;
+    }
     let body = StartCapture {
         compartment,
         slot,

@@ -46,3 +46,22 @@ async fn whether_it_reaches_what_it_accepted_is_asked_by_its_name_as_by_its_addr
     let turned = "/v1/explain?from=blue/reds-db&to=blue/app&protocol=tcp&port=5432";
     assert_eq!(rig.bad("GET", turned, "").await.0, StatusCode::NOT_FOUND);
 }
+
+#[tokio::test]
+async fn nobody_waits_for_packets_of_who_has_circuits_alone() {
+    let rig = Rig::new().await;
+    rig.apply(&spec(&[("red", 1)]).replace("subnet: lan }", "subnet: lan, attach: circuits }"))
+        .await;
+    let mut all = Vec::new();
+    for (method, path) in [
+        ("POST", "/v1/trace?from=red/e0&to=10.1.1.1"),
+        ("GET", "/v1/capture?endpoint=red/e0&circuits=false"),
+        ("GET", "/v1/capture?endpoint=red/e0&drops=true"),
+    ] {
+        let (status, fault) = rig.bad(method, path, "").await;
+        assert_eq!((status.as_u16(), &*fault.code), (422, "request"), "{path}");
+        all.push(fault.message);
+    }
+    let says = "red/e0 has circuits alone: no packet comes from it";
+    assert_eq!(all, [says; 3]);
+}
