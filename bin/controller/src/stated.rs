@@ -6,7 +6,7 @@ use crate::survey::hex;
 use crate::world::{World, now, refused};
 use api::{Aside, Fault, Finding, Where};
 use guard::guard;
-use policy::Lacks;
+use policy::{Lacks, Unaccepted};
 use sha2::{Digest, Sha256};
 use spec::{Parts, Spec, Written};
 use std::collections::{BTreeMap, BTreeSet};
@@ -330,4 +330,16 @@ pub fn halves(world: &World, of: Option<&str>) -> Vec<api::Half> {
         other: half.other,
     });
     told.collect()
+}
+
+/// What others offer a tenant, and it has not accepted: that name it, so that its own token may know of them. What it
+/// accepted and is revoked is told as that.
+pub fn unaccepted(world: &World, tenant: &str) -> Vec<Unaccepted> {
+    let made = world.made().into_iter();
+    let all = made.flat_map(|(spec, ..)| policy::unaccepted(spec, tenant, HALVES, now()));
+    let is_revoked = |it: &Unaccepted| {
+        let missing = Err((it.offerer.as_str(), it.offer.as_str()));
+        revoked::lacking(world, tenant, missing).is_some()
+    };
+    all.filter(|it| !is_revoked(it)).collect()
 }

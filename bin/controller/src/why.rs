@@ -1,6 +1,7 @@
 //! The verdict of `why`: everything known of an endpoint, joined into plain sentences.
 
 use api::{Compartment, Death, Endpoint, Happening, Recorded, Revoked, RuleName, Why};
+use policy::Unaccepted;
 
 /// What is known, before it is judged.
 pub struct Known {
@@ -24,6 +25,8 @@ pub struct Known {
     pub has_operator: bool,
     /// What is revoked that concerns its tenant.
     pub revoked: Vec<Revoked>,
+    /// What others offer its tenant, and it has not accepted.
+    pub unaccepted: Vec<Unaccepted>,
 }
 
 /// Rules that are named for what was denied, at most.
@@ -42,7 +45,13 @@ pub fn judge(known: Known) -> Why {
         denials,
         has_operator,
         revoked,
+        unaccepted,
     } = known;
+    let services = Services {
+        tenant: &endpoint.tenant,
+        revoked: &revoked,
+        unaccepted: &unaccepted,
+    };
     let name = format!("{}/{}", endpoint.tenant, endpoint.name);
     let mut findings: Vec<(String, String)> = Vec::new();
     let mut find = |verdict: String, advice: &str| findings.push((verdict, advice.to_owned()));
@@ -139,8 +148,8 @@ pub fn judge(known: Known) -> Why {
                 by_rules(&endpoint.tenant, &drop.reason, &last_denials, &denials)
             ),
             &match endpoint.kind.as_str() {
-                "circuits" => advice_of_circuits(&drop.reason, &revoked),
-                _ => advice_for(&drop.reason, &revoked),
+                "circuits" => advice_of_circuits(&drop.reason, &services),
+                _ => advice_for(&drop.reason, &services),
             },
         );
     }
@@ -324,7 +333,7 @@ fn grouped(number: u64) -> String {
 }
 
 /// What a person does where nothing is a packet, and nothing of it can be traced or captured.
-fn advice_of_circuits(reason: &str, revoked: &[Revoked]) -> String {
+fn advice_of_circuits(reason: &str, services: &Services<'_>) -> String {
     let advice = match reason {
         "no-neighbour" => {
             "is the address right, and applied? An endpoint of packets is reached from circuits beside an interface (`attach: {veth: {circuits: {}}}`) alone, and another tenant's service by UDP too: `bulkhead explain` says which of both"
@@ -338,22 +347,52 @@ fn advice_of_circuits(reason: &str, revoked: &[Revoked]) -> String {
         "unmetered" => {
             "datagrams are not metered: take `rate` or `metered` from that endpoint, or use TCP"
         }
-        other => return advice_for(other, revoked),
+        other => return advice_for(other, services),
     };
-    or_revoked(reason, advice, revoked)
+    services.or(reason, advice)
 }
 
-/// No way leads to a service that is revoked: then that may be why.
-fn or_revoked(reason: &str, advice: &str, revoked: &[Revoked]) -> String {
-    let of_ways = ["no-route", "no-neighbour", "unknown-mac", "martian"].contains(&reason);
-    let few = revoked.iter().take(MOST_RULES).filter(|_| of_ways);
-    few.fold(advice.to_owned(), |text, one| {
-        format!("{text}; or it went to a service that is no more: {one}")
-    })
+/// Services of others to which no way leads.
+struct Services<'a> {
+    tenant: &'a str,
+    revoked: &'a [Revoked],
+    unaccepted: &'a [Unaccepted],
+}
+
+impl Services<'_> {
+    /// No way leads to a service that is revoked, or was never accepted: then that may be why.
+    fn or(&self, reason: &str, advice: &str) -> String {
+        let of_ways = ["no-route", "no-neighbour", "unknown-mac", "martian"].contains(&reason);
+        if !of_ways {
+            return advice.to_owned();
+        }
+        let mut text = advice.to_owned();
+        for one in self.revoked.iter().take(MOST_RULES) {
+            text += &format!("; or it went to a service that is no more: {one}");
+        }
+        for one in self.unaccepted.iter().take(MOST_RULES) {
+            text += &format!("; or it went to what {}", self.offered(one));
+        }
+        text
+    }
+
+    fn offered(&self, one: &Unaccepted) -> String {
+        let (by, offer, to) = (&one.offerer, &one.offer, self.tenant);
+        let (what, at) = match one.is_routed {
+            false => ("an address that is nobody's there", "as: [ADDRESS]"),
+            true => (
+                "prefixes, the other's and its own",
+                "route: [PREFIX], users: [PREFIX]",
+            ),
+        };
+        format!(
+            "{by} offers {to} ({by}/{offer}), which {to} does not accept: that takes, in {to}'s part of the spec, {what}: `accepts: [{{name: {by}-{offer}, from: {by}, service: {offer}, {at}}}]`"
+        )
+    }
 }
 
 /// What a person does about drops for a reason; empty where there is nothing to do.
-fn advice_for(reason: &str, revoked: &[Revoked]) -> String {
+fn advice_for(reason: &str, services: &Services<'_>) -> String {
     let advice = match reason {
         "socket-kind" => {
             "by circuits there are TCP and UDP; anything else takes an interface (`attach: {tap: {circuits: {}}}` for both), and a program that is started in its namespace, not by `bulkhead run`"
@@ -393,7 +432,7 @@ fn advice_for(reason: &str, revoked: &[Revoked]) -> String {
         }
         _ => "",
     };
-    or_revoked(reason, advice, revoked)
+    services.or(reason, advice)
 }
 
 #[cfg(test)]
@@ -429,6 +468,7 @@ mod tests {
             denials: Vec::new(),
             has_operator: true,
             revoked: Vec::new(),
+            unaccepted: Vec::new(),
         }
     }
 
@@ -552,6 +592,37 @@ mod tests {
             "{advice:?}"
         );
         assert!(!advice[1].contains("revoked"), "{advice:?}");
+    }
+
+    #[test]
+    fn where_no_way_leads_to_what_is_offered_it_says_how_to_accept_it() {
+        for kind in ["tap", "circuits"] {
+            let mut known = known();
+            known.endpoint.kind = kind.into();
+            known.unaccepted = [("db", false), ("lan", true)]
+                .map(|(offer, is_routed)| Unaccepted {
+                    offerer: "shop".into(),
+                    offer: offer.into(),
+                    is_routed,
+                })
+                .into();
+            known.endpoint.counters.drops = ["no-route", "queue-full"]
+                .map(|reason| DropCount {
+                    reason: reason.into(),
+                    frames: 5,
+                    ..DropCount::default()
+                })
+                .into();
+            let advice = judge(known).advice;
+            for part in [
+                "shop offers red (shop/db), which red does not accept",
+                "`accepts: [{name: shop-db, from: shop, service: db, as: [ADDRESS]}]`",
+                "service: lan, route: [PREFIX], users: [PREFIX]}]`",
+            ] {
+                assert!(advice[0].contains(part), "{part}: {advice:?}");
+            }
+            assert!(!advice[1].contains("offers"), "{advice:?}");
+        }
     }
 
     #[test]

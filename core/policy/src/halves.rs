@@ -91,3 +91,41 @@ pub fn halves(
     });
     halves.take(most).collect()
 }
+
+/// An offer to a tenant that has accepted none of this name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unaccepted {
+    /// Whose offer.
+    pub offerer: String,
+    /// Its name there.
+    pub offer: String,
+    /// Prefixes as they are; else a service.
+    pub is_routed: bool,
+}
+
+/// The first `most` offers to a tenant, live at `now` (seconds since 1970), that it has not accepted. They name it, so that it
+/// may know of them. Bound: what is offered.
+pub fn unaccepted(spec: &Spec, to: &str, most: usize, now: u64) -> Vec<Unaccepted> {
+    let mut tenants = spec.tenants.iter();
+    let Some(acceptor) = tenants.find(|it| it.name.as_str() == to) else {
+        return Vec::new();
+    };
+    let accepted: BTreeSet<[&str; 2]> = (acceptor.accepts.iter())
+        .map(|it| [it.from.as_str(), it.service.as_str()])
+        .collect();
+    let offers = spec.tenants.iter().flat_map(|tenant| {
+        let offers = tenant.offers.iter();
+        offers.map(move |offer| (tenant.name.as_str(), offer))
+    });
+    let left = offers.filter(|(offerer, offer)| {
+        let is_over = (offer.until.as_ref()).is_some_and(|until| until.value.0 <= now);
+        let names = offer.to.iter().any(|it| it.value.as_str() == to);
+        names && !is_over && !accepted.contains(&[*offerer, offer.name.as_str()])
+    });
+    let left = left.map(|(offerer, offer)| Unaccepted {
+        offerer: offerer.to_owned(),
+        offer: offer.name.as_str().to_owned(),
+        is_routed: !offer.route.is_empty(),
+    });
+    left.take(most).collect()
+}

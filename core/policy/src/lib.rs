@@ -29,7 +29,7 @@ pub use agreements::{Agreement, Routed, agreements};
 pub use explain::{
     Answer, Bar, Decided, Peer, Question, Service, Side, Unclear, Verdict, Way, decided, explain,
 };
-pub use halves::{Half, Lacks, halves};
+pub use halves::{Half, Lacks, Unaccepted, halves, unaccepted};
 pub use ids::{
     AgreementIds, AttachmentIds, CompartmentIds, EndpointIds, Ids, SegmentIds, TenantIds, UplinkIds,
 };

@@ -7,7 +7,7 @@ use crate::names::Names;
 use crate::refuse::Failure;
 use crate::revoked::{concerning, revoked};
 use crate::server::{Server, no_endpoint};
-use crate::stated::halves;
+use crate::stated::{halves, unaccepted};
 use crate::survey::{Survey, hex};
 use crate::turns::Kind;
 use crate::view;
@@ -167,6 +167,7 @@ pub async fn why(
         denials: denials(&world, &survey, &names, &endpoint),
         has_operator: compartment.operator.pid != 0,
         revoked: concerning(&world, &tenant, viewer.tenant()),
+        unaccepted: unaccepted(&world, &tenant),
         compartment,
         endpoint,
     };
@@ -199,6 +200,7 @@ pub async fn why(
             endpoint: view::endpoint(known.endpoint),
             has_operator: known.has_operator,
             revoked: known.revoked,
+            unaccepted: known.unaccepted,
         };
         // Of two that differ only that they do is told.
         let differ = known.compartment.epoch != known.compartment.alleged_epoch;

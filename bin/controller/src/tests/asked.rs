@@ -48,6 +48,31 @@ async fn whether_it_reaches_what_it_accepted_is_asked_by_its_name_as_by_its_addr
 }
 
 #[tokio::test]
+async fn whom_an_offer_names_is_told_of_it_until_it_accepts_and_nobody_else_is() {
+    let rig = Rig::new().await;
+    rig.apply(RED).await;
+    let offered = |to| {
+        let all = crate::stated::unaccepted(&rig.server.world.world(), to);
+        let names = all.into_iter();
+        names
+            .map(|it| format!("{}/{}", it.offerer, it.offer))
+            .collect::<Vec<_>>()
+    };
+    let blue = rig.token("blue").await.text;
+    rig.apply_as(&blue, &BLUE.replace("service: db", "service: bd"))
+        .await;
+    assert_eq!(offered("blue"), ["red/db"]);
+    for none in ["red", "green", "nobody"] {
+        assert_eq!(offered(none), [""; 0], "{none}");
+    }
+    rig.apply_as(&blue, BLUE).await;
+    assert_eq!(offered("blue"), [""; 0]);
+    // What it accepted, and is revoked, is told as that.
+    let _: Applied = rig.good("POST", "/v1/revoke/blue/reds-db", "").await;
+    assert_eq!(offered("blue"), [""; 0]);
+}
+
+#[tokio::test]
 async fn nobody_waits_for_packets_of_who_has_circuits_alone() {
     let rig = Rig::new().await;
     rig.apply(&spec(&[("red", 1)]).replace("subnet: lan }", "subnet: lan, attach: circuits }"))

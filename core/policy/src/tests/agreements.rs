@@ -2,7 +2,8 @@
 
 use super::{NOW, example, fabric, intent, read};
 use crate::{
-    Ids, Intent, Lacks, Peer, Question, agreements, compile, compile_after, explain, halves,
+    Ids, Intent, Lacks, Peer, Question, Unaccepted, agreements, compile, compile_after, explain,
+    halves, unaccepted,
 };
 use spec::Spec;
 use std::sync::Arc;
@@ -119,6 +120,23 @@ fn what_nobody_answers_is_told_with_what_it_lacks() {
     });
     (offer.0, accept.1) = ("red/db blu3".into(), Lacks::Offer("db".into()));
     assert_eq!(told(&elsewhere, NOW), [offer, accept]);
+    // Who is named may know what it has not accepted, while it could.
+    let left = |spec: &Spec, to: &str, now| unaccepted(spec, to, 9, now);
+    let db = Unaccepted {
+        offerer: "red".into(),
+        offer: "db".into(),
+        is_routed: false,
+    };
+    assert_eq!(left(&misnamed, "blue", NOW), [db.clone()]);
+    assert_eq!(left(&misnamed, "blue", ENDS), []);
+    assert_eq!(left(&elsewhere, "blu3", NOW), [db]);
+    for (spec, to) in [
+        (&elsewhere, "blue"),
+        (&elsewhere, "red"),
+        (&start().0, "blue"),
+    ] {
+        assert_eq!(left(spec, to, NOW), [], "{to}");
+    }
 }
 
 /// The provider's document alone is refused for that.
