@@ -615,6 +615,7 @@ pub(crate) fn planned(
     let mut changes = difference.changes(existing, name);
     changes.extend(meaning::meaning(old, new));
     Plan {
+        restated: changes.is_empty() && old.text() != new.text(),
         changes,
         needs: new.needs(),
         digest: new.digest().into(),

@@ -11,6 +11,9 @@ use utoipa::ToSchema;
 pub struct Plan {
     /// The steps; empty = what runs is what the spec says.
     pub changes: Vec<Change>,
+    /// No steps, and yet another text than the one in force, which it takes the place of.
+    #[serde(skip_serializing_if = "core::ops::Not::not")]
+    pub restated: bool,
     /// What the host would hold once it is done.
     pub needs: Needs,
     /// SHA-256 of the spec's text, hex.

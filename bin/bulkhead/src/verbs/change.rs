@@ -27,7 +27,7 @@ pub async fn plan(file: &SpecFile, client: &Client, json: bool) -> Result<Exit, 
     if json {
         return as_json(&plan);
     }
-    let mut out = changes(&plan, "nothing to do: the host is as the spec says\n");
+    let mut out = changes(&plan, "would be kept");
     out.push_str(&warnings(&plan));
     out.push_str(&halves(&plan.halves));
     out.push_str(&needs(&plan.needs));
@@ -99,10 +99,7 @@ pub async fn release(release: &Release, client: &Client, json: bool) -> Result<E
 
 /// What an apply did.
 pub fn done(applied: &Applied) -> String {
-    let mut out = changes(
-        &applied.plan,
-        "nothing to do: the host is as the spec says\n",
-    );
+    let mut out = changes(&applied.plan, "is kept");
     if !applied.plan.changes.is_empty() {
         // A token is not told which epoch of the host that is.
         let what = match applied.epoch {
@@ -150,9 +147,15 @@ fn place(place: &Where) -> String {
     format!("{}:{}", place.file, place.line)
 }
 
-fn changes(plan: &Plan, none: &str) -> String {
+/// `kept`: what comes of a spec by which nothing is done.
+fn changes(plan: &Plan, kept: &str) -> String {
     if plan.changes.is_empty() {
-        return none.to_owned();
+        return match plan.restated {
+            false => "nothing to do: the host is as the spec says\n".to_owned(),
+            true => format!(
+                "nothing to do: the spec {kept} in place of another; no process and no table is another by it\n"
+            ),
+        };
     }
     let mut out = String::new();
     for change in &plan.changes {
@@ -258,5 +261,24 @@ fn refused(errors: &SpecErrors) -> Trouble {
         exit: Exit::Usage,
         fault,
         rendered: errors.render(colour),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn that_nothing_is_done_is_told_from_that_nothing_is_another() {
+        let mut applied = Applied::default();
+        assert_eq!(
+            done(&applied),
+            "nothing to do: the host is as the spec says\n"
+        );
+        applied.plan.restated = true;
+        assert_eq!(
+            done(&applied),
+            "nothing to do: the spec is kept in place of another; no process and no table is another by it\n"
+        );
     }
 }

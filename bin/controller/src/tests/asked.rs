@@ -90,3 +90,29 @@ async fn nobody_waits_for_packets_of_who_has_circuits_alone() {
     let says = "red/e0 has circuits alone: no packet comes from it";
     assert_eq!(all, [says; 3]);
 }
+
+#[tokio::test]
+async fn a_spec_by_which_no_step_is_done_is_told_from_the_one_that_is_in_force() {
+    let rig = Rig::new().await;
+    let rings = RED.replace("28]}", "28], rings: yes}");
+    assert_ne!(rings, RED);
+    rig.apply(RED).await;
+    for (text, restated) in [(RED, false), (&rings, true)] {
+        let plan: Plan = rig.good("POST", "/v1/plan", text).await;
+        assert_eq!((plan.changes.len(), plan.restated), (0, restated));
+        let applied = rig.apply(text).await;
+        assert_eq!(
+            (applied.plan.changes.len(), applied.plan.restated),
+            (0, restated)
+        );
+    }
+    let plan: Plan = rig.good("POST", "/v1/plan", &rings).await;
+    assert!(!plan.restated);
+    // With steps they say what is done.
+    let more = RED.replace(
+        "name: db, subnet",
+        "name: db2, subnet: lan}, {name: db, subnet",
+    );
+    let applied = rig.apply(&more).await;
+    assert!(!applied.plan.changes.is_empty() && !applied.plan.restated);
+}
