@@ -12,7 +12,14 @@ pub const DEFAULT_SOCKET: &str = "/run/bulkhead/api.sock";
 #[command(name = "bulkhead", version, max_term_width = 100, after_help = EXITS, disable_help_subcommand = true)]
 pub struct Cli {
     /// The daemon's API socket
-    #[arg(long, global = true, value_name = "PATH", env = "BULKHEAD_SOCKET", hide_env_values = true, default_value = DEFAULT_SOCKET)]
+    #[arg(
+        long,
+        global = true,
+        value_name = "PATH",
+        help = "The daemon's API socket [env: BULKHEAD_SOCKET] [default: /run/bulkhead/api.sock]",
+        default_value_os_t = set("BULKHEAD_SOCKET", DEFAULT_SOCKET),
+        hide_default_value = true
+    )]
     pub socket: PathBuf,
     /// Ask as a tenant, with the token in this file or in BULKHEAD_TOKEN: for what is its own
     #[arg(long, global = true, value_name = "FILE")]
@@ -23,6 +30,14 @@ pub struct Cli {
     /// What to do
     #[command(subcommand)]
     pub verb: Verb,
+}
+
+/// What a variable says, or the default. By clap's own `env` usage lines would demand the option
+/// where the variable is set, as if it had been given.
+fn set(variable: &str, default: &str) -> PathBuf {
+    std::env::var_os(variable)
+        .unwrap_or_else(|| default.into())
+        .into()
 }
 
 const EXITS: &str = "Exit codes: 0 done, 1 failed, 2 wrong usage or a spec with errors, 3 the daemon is not running, \
@@ -333,9 +348,9 @@ pub struct Oci {
     #[arg(
         long,
         value_name = "PROGRAM",
-        env = "BULKHEAD_OCI_RUNTIME",
-        hide_env_values = true,
-        default_value = "crun"
+        help = "The runtime that does the work [env: BULKHEAD_OCI_RUNTIME] [default: crun]",
+        default_value_os_t = set("BULKHEAD_OCI_RUNTIME", "crun"),
+        hide_default_value = true
     )]
     pub runtime: PathBuf,
     /// The runtime's own arguments

@@ -24,6 +24,36 @@ fn the_command_line_holds_together() {
 }
 
 #[test]
+fn what_the_environment_says_is_demanded_by_no_usage_line() {
+    let said = |words: &[&str]| {
+        let error = Cli::try_parse_from(words).unwrap_err();
+        error.render().to_string()
+    };
+    if std::env::var_os("BULKHEAD_SOCKET").is_none() {
+        let mut again = std::process::Command::new(std::env::current_exe().unwrap());
+        again.args([
+            "--exact",
+            "tests::what_the_environment_says_is_demanded_by_no_usage_line",
+        ]);
+        let again = again
+            .env("BULKHEAD_SOCKET", "/some.sock")
+            .env("BULKHEAD_OCI_RUNTIME", "some")
+            .output()
+            .unwrap();
+        assert!(again.status.success(), "{again:?}");
+        return;
+    }
+    let text = said(&["bulkhead", "circuits", "cut"]);
+    assert!(text.contains("Usage: bulkhead circuits cut <ID>"), "{text}");
+    let text = said(&["bulkhead", "oci"]);
+    assert!(!text.contains("--runtime"), "{text}");
+    let cli = Cli::try_parse_from(["bulkhead", "status"]).unwrap();
+    assert_eq!(cli.socket.to_str(), Some("/some.sock"));
+    let cli = Cli::try_parse_from(["bulkhead", "status", "--socket", "/x.sock"]).unwrap();
+    assert_eq!(cli.socket.to_str(), Some("/x.sock"));
+}
+
+#[test]
 fn an_endpoint_is_two_names() {
     for (text, good) in [
         ("red/web1", true),
