@@ -41,7 +41,17 @@ fn who(
         // To the kernel the last number means that nothing changes.
         let number = |word: &str| word.parse().ok().filter(|it: &u32| *it != u32::MAX);
         let numbers = number(uid).zip(number(gid));
-        let (uid, gid) = numbers.ok_or_else(unknown)?;
+        let (uid, gid) = numbers.ok_or_else(|| {
+            let is_number = |it: &str| !it.is_empty() && it.bytes().all(|b| b.is_ascii_digit());
+            match is_number(uid) && is_number(gid) {
+                true => Trouble::new(
+                    Exit::Usage,
+                    format!("--user {text}: there is no such number"),
+                    "UID and GID are from 0 to 4294967294",
+                ),
+                false => unknown(),
+            }
+        })?;
         let (groups, name) = (Vec::new(), uid.to_string());
         return Ok((User { uid, gid, groups }, known_as(b"/", name.as_bytes())));
     }
@@ -110,6 +120,20 @@ mod tests {
             let (user, variables) = who(text, read).unwrap();
             assert_eq!((user.uid, user.gid, user.groups), (1000, 33, vec![4, 115]));
             assert_eq!(variables, known_as(b"/home/w\xe9b", b"web"));
+        }
+        for (text, says) in [
+            ("99999999999:1", "from 0 to 4294967294"),
+            ("1:4294967295", "from 0 to 4294967294"),
+            ("web:33", "UID:GID"),
+            (":33", "UID:GID"),
+        ] {
+            let trouble = who(text, read).unwrap_err();
+            assert_eq!(trouble.exit, Exit::Usage);
+            assert!(
+                trouble.fault.help.contains(says),
+                "{text}: {}",
+                trouble.fault
+            );
         }
         let trouble = who("nobody", read).unwrap_err();
         assert_eq!(
