@@ -9,7 +9,7 @@ use rustix::io::Errno;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Not root.
-    #[error("a program's circuits are prepared by root: run this as root (sudo)")]
+    #[error("a program's circuits are prepared by root")]
     NotRoot,
     /// A word has a NUL in it: the user's fault.
     #[error("an argument of the program has a NUL byte in it")]
@@ -23,11 +23,7 @@ pub enum Error {
         errno: Errno,
     },
     /// The ids could not be mapped.
-    #[error(
-        "cannot write {file} of the program's user namespace: {error} (it takes a mounted /proc, \
-         and CAP_SETUID, CAP_SETGID and CAP_SETFCAP over this user namespace: run this as root, \
-         outside of containers without them)"
-    )]
+    #[error("cannot write {file} of the program's user namespace: {error}")]
     Mapping {
         /// `uid_map` or `gid_map`.
         file: &'static str,
@@ -35,13 +31,13 @@ pub enum Error {
         error: std::io::Error,
     },
     /// The program's network namespace could not be entered.
-    #[error("cannot prepare the program's network: {0}{advice}", advice = takes(.0))]
+    #[error("cannot prepare the program's network: {0}")]
     Namespace(#[from] NamespaceError),
     /// `lo` did not take an address: the user's fault where it is not an address of a host.
     #[error("cannot prepare the program's loopback: {0}")]
     Address(#[from] NetlinkError),
     /// The child could not become what the program is to be.
-    #[error("cannot {step}: {errno}{}", advice(*step, *errno))]
+    #[error("cannot {step}: {errno}")]
     Child {
         /// What it was at.
         step: Step,
@@ -76,15 +72,27 @@ impl Error {
         };
         errno == Some(Errno::MFILE)
     }
-}
 
-fn takes(error: &NamespaceError) -> &'static str {
-    match error {
-        NamespaceError::Refused {
-            errno: Errno::PERM | Errno::ACCESS,
-            ..
-        } => " (it takes CAP_SYS_ADMIN and CAP_SYS_PTRACE)",
-        _ => "",
+    /// What to do about it; empty where that is not known.
+    pub fn help(&self) -> &'static str {
+        match self {
+            Error::NotRoot => "run this as root (sudo)",
+            Error::Argument => "arguments end with a NUL",
+            Error::Mapping { .. } => {
+                "it takes a mounted /proc, and CAP_SETUID, CAP_SETGID and CAP_SETFCAP over this \
+                 user namespace: run this as root, outside of containers without them"
+            }
+            Error::Namespace(NamespaceError::Refused {
+                errno: Errno::PERM | Errno::ACCESS,
+                ..
+            }) => "it takes CAP_SYS_ADMIN and CAP_SYS_PTRACE",
+            Error::Child { step, errno } => advice(*step, *errno),
+            Error::Ended => "has the host too little memory? see its log",
+            Error::Host { .. }
+            | Error::Namespace(_)
+            | Error::Address(_)
+            | Error::Program { .. } => "",
+        }
     }
 }
 
@@ -137,25 +145,25 @@ impl fmt::Display for Step {
 fn advice(step: Step, errno: Errno) -> &'static str {
     match (step, errno) {
         (Step::Owner, Errno::INVAL) => {
-            " (where this is itself a program of circuits, or a container's: run it from the host)"
+            "where this is itself a program of circuits, or a container's, run it from the host"
         }
         (Step::Namespaces, Errno::PERM | Errno::ACCESS) => {
-            " (this host refuses user namespaces: allow them by the sysctls \
-             kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns)"
+            "this host refuses user namespaces: allow them by the sysctls \
+             kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns"
         }
         (Step::Namespaces, Errno::NOSPC | Errno::USERS) => {
-            " (too many for the operator's uid: raise the sysctls user.max_user_namespaces and \
-             user.max_net_namespaces)"
+            "too many for the operator's uid: raise the sysctls user.max_user_namespaces and \
+             user.max_net_namespaces"
         }
         (Step::Namespaces, Errno::INVAL | Errno::NOSYS) => {
-            " (this kernel is built without user or network namespaces)"
+            "this kernel is built without user or network namespaces"
         }
         (Step::Filter, Errno::INVAL | Errno::NOSYS) => {
-            " (Linux 5.19 or later is needed, built with CONFIG_SECCOMP_FILTER)"
+            "Linux 5.19 or later is needed, built with CONFIG_SECCOMP_FILTER"
         }
         (Step::Filter, Errno::BUSY) => {
-            " (another supervisor's seccomp listener is over this process already: run this \
-             outside of its container)"
+            "another supervisor's seccomp listener is over this process already: run this \
+             outside of its container"
         }
         _ => "",
     }

@@ -120,20 +120,16 @@ pub async fn run(run: &Run, api: &Path) -> Result<Exit, Trouble> {
 
 /// Why there is no program: its user's fault, or the host's.
 fn not_started(error: notify::Error, run: &Run) -> Trouble {
-    let sentence = error.to_string();
+    let (sentence, help) = (error.to_string(), error.help());
     match error {
         notify::Error::Program { program, errno } => {
             let user = run.user.as_deref().unwrap_or("root");
             not_executed(program.as_ref(), errno, &format!("user {user}"))
         }
-        notify::Error::NotRoot => Trouble::new(Exit::Denied, sentence, ""),
-        notify::Error::Argument => Trouble::new(Exit::Usage, sentence, "arguments end with a NUL"),
+        notify::Error::NotRoot => Trouble::new(Exit::Denied, sentence, help),
+        notify::Error::Argument => Trouble::new(Exit::Usage, sentence, help),
         error if error.is_of_descriptors() => Trouble::of_host(sentence, DESCRIPTORS),
-        notify::Error::Ended => {
-            Trouble::of_host(sentence, "has the host too little memory? see its log")
-        }
-        // They say themselves what to do.
-        _ => Trouble::of_host(sentence, ""),
+        _ => Trouble::of_host(sentence, help),
     }
 }
 
@@ -389,6 +385,13 @@ mod tests {
             errno: Errno::PERM,
         };
         assert_eq!(not_started(refused, &run).fault.help, "");
+        let nested = notify::Error::Child {
+            step: notify::Step::Owner,
+            errno: Errno::INVAL,
+        };
+        let fault = not_started(nested, &run).fault;
+        assert!(fault.help.ends_with("run it from the host"), "{fault}");
+        assert!(!fault.message.contains("host"), "{fault}");
     }
 
     /// The kernel does not let it go: its connection is never over.
