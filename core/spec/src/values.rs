@@ -584,8 +584,8 @@ numbers! { u16 u32 u64 }
 /// `on` or `off` (`true`, `yes`, `false`, `no` are understood).
 struct OnOff(bool);
 impl Scalar for OnOff {
-    const WHAT: &'static str = "`on` or `off`";
-    const EXAMPLE: &'static str = "on";
+    const WHAT: &'static str = "`yes` or `no` (or `on`, `off`)";
+    const EXAMPLE: &'static str = "yes";
 }
 impl FromStr for OnOff {
     type Err = String;
@@ -593,7 +593,7 @@ impl FromStr for OnOff {
         match text.to_ascii_lowercase().as_str() {
             "on" | "true" | "yes" => Ok(OnOff(true)),
             "off" | "false" | "no" => Ok(OnOff(false)),
-            _ => Err("it is neither".into()),
+            _ => Err("it is none of them".into()),
         }
     }
 }
