@@ -192,7 +192,26 @@ fn redis_keeps_what_it_is_told() {
     assert_eq!(scene.says("web", "redis-cli -h ::1 get word"), "four\n");
     let line = "redis-benchmark -h 10.1.1.10 -c 20 -n 2000 -t set,get -P 4 --csv | wc -l";
     assert_eq!(scene.says("app", line), "3\n");
-    assert!(!redis.out().contains('#') || !redis.out().contains("bind:"));
+    // Who came to which of its addresses, as redis has it; each that it was told is bound.
+    for (at, host, addresses) in [
+        ("app", "10.1.1.10", ["10.1.1.11", "10.1.1.10"]),
+        ("app", "fd00:1::10", ["[fd00:1::11]", "[fd00:1::10]"]),
+        ("web", "10.1.1.10", ["10.1.1.10", "10.1.1.10"]),
+        ("web", "127.0.0.1", ["127.0.0.1", "127.0.0.1"]),
+        ("web", "::1", ["[::1]", "[::1]"]),
+    ] {
+        let said = scene.says(at, &format!("redis-cli -h {host} client info"));
+        let has = |key: &str| {
+            let mut words = said.split_whitespace();
+            let word = words.find_map(|word| word.strip_prefix(key)?.strip_prefix('='));
+            let (address, port) = word.and_then(|it| it.rsplit_once(':')).unwrap_or_default();
+            (address.to_owned(), port.to_owned())
+        };
+        let (peer, own) = (has("addr"), has("laddr"));
+        assert_eq!([peer.0, own.0], addresses, "{at} to {host}: {said}");
+        assert_eq!(own.1, "6379", "{said}");
+    }
+    assert!(!redis.out().contains("bind:"), "{}", redis.out());
 }
 
 #[test]
