@@ -109,7 +109,8 @@ fn slots_of(world: &World, tenant: &str, compartment: u32) -> Vec<u32> {
     own.map(|it| it.slot).collect()
 }
 
-/// Connections just now, the busiest first.
+/// Connections just now, the busiest first: packets' by the switches, and circuits, which have
+/// `circuit` and are among them; by `circuits` these alone.
 #[utoipa::path(get, path = "/v1/flows", params(Wanted),
     responses((status = 200, body = Flows), (status = 404, body = Fault)))]
 pub async fn flows(
