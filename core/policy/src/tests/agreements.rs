@@ -127,7 +127,7 @@ fn what_nobody_answers_is_told_with_what_it_lacks() {
         offer: "db".into(),
         is_routed: false,
     };
-    assert_eq!(left(&misnamed, "blue", NOW), [db.clone()]);
+    assert_eq!(left(&misnamed, "blue", NOW), std::slice::from_ref(&db));
     assert_eq!(left(&misnamed, "blue", ENDS), []);
     assert_eq!(left(&elsewhere, "blu3", NOW), [db]);
     for (spec, to) in [
