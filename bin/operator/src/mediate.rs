@@ -88,6 +88,8 @@ pub struct Mediator {
     sweeps_at: usize,
     /// Who asks for it can have that asked again from then on.
     sweeps_after: Option<Instant>,
+    /// What asking which sockets live took for who is served.
+    sweeping: Duration,
     asking: holders::Asking,
     listings: Listings,
     /// How long the call waits that is attempted, if it does, and what it is told then.
@@ -152,6 +154,7 @@ impl Default for Mediator {
             sweeps_at: GROWTH,
             follows: false,
             sweeps_after: None,
+            sweeping: Duration::ZERO,
             asking: holders::Asking::default(),
             listings: Listings::default(),
             until: None,

@@ -493,7 +493,8 @@ impl Operator {
                 });
         }
         let others = self.mediator.spent();
-        let own = spending.ends(slot, &others);
+        let mut own = spending.ends(slot, &others);
+        own.sweeping = self.mediator.swept();
         // Also of a call that is refused, which takes its time: who is not charged for that has its
         // turn for ever.
         if !is_done {

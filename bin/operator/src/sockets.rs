@@ -6,7 +6,7 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 use rustix::net::sockopt::{
     Timeout, set_socket_send_buffer_size, set_socket_timeout, socket_cookie, socket_error,
-    socket_timeout,
+    socket_send_buffer_size, socket_timeout,
 };
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with,
@@ -187,12 +187,13 @@ pub fn disconnects(fd: &OwnedFd) -> Result<(), Errno> {
     connect_unspec(fd)
 }
 
-/// It waits as long as the other for something to read, and for room.
+/// It waits as long as the other for something to read, and for room, and has as much.
 pub fn waits_as(fd: &OwnedFd, other: &OwnedFd) -> Result<(), Errno> {
     for which in [Timeout::Recv, Timeout::Send] {
         set_socket_timeout(fd, which, socket_timeout(other, which)?)?;
     }
-    Ok(())
+    // It is told twice what was set.
+    set_socket_send_buffer_size(fd, socket_send_buffer_size(other)? / 2)
 }
 
 /// How long a receive, or an accept, waits.

@@ -13,6 +13,8 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// times what is beyond, this long at most, where others have called so lately: each of their calls would wait for one of its.
 /// Not what a program takes to have a descriptor put into it: that is the processor's that it waits for.
 pub const SLOW: Duration = Duration::from_millis(10);
+/// And of one for which it was asked which of all sockets live: it is by as many as others have.
+const SWEPT: Duration = Duration::from_millis(1);
 const SLOW_TIMES: u32 = 9;
 const SLOW_MOST: Duration = Duration::from_secs(5);
 const LATELY: Duration = Duration::from_secs(3);
@@ -26,6 +28,8 @@ pub struct Spent {
     pub time: Duration,
     /// Of that, copies from and to its memory.
     pub copying: Duration,
+    /// And asking which sockets live, for a call that would fail else.
+    pub sweeping: Duration,
 }
 
 /// Something that is being done for an endpoint.
@@ -56,6 +60,7 @@ impl Spending {
             slot,
             time: self.lasts().saturating_sub(time),
             copying: (notify::copying() - self.copying).saturating_sub(copying),
+            sweeping: Duration::ZERO,
         }
     }
 }
@@ -127,11 +132,17 @@ impl Turns {
         self.called.insert(slot, now);
     }
 
-    /// How long that endpoint's calls wait for what had this process sleep for long, if they do.
+    /// How long that endpoint's calls wait for what had this process sleep, or look, for long, if they do.
     pub fn pause(&self, spent: &Spent, now: Instant) -> Option<Duration> {
         let lately = |called: &Instant| now.saturating_duration_since(*called) < LATELY;
         let mut others = self.called.iter().filter(|(slot, _)| **slot != spent.slot);
-        let beyond = spent.copying.saturating_sub(SLOW);
+        let swept = spent.sweeping.saturating_sub(SWEPT);
+        let swept = if guard!("circuits-swept") {
+            swept
+        } else {
+            Duration::ZERO
+        };
+        let beyond = spent.copying.saturating_sub(SLOW) + swept;
         let waits = !beyond.is_zero() && others.any(|(_, at)| lately(at));
         let pause = (SLOW_TIMES * beyond).min(SLOW_MOST);
         (waits && guard!("circuits-slow-calls")).then_some(pause)
@@ -243,6 +254,7 @@ mod tests {
                 slot: 7,
                 time,
                 copying,
+                sweeping: Duration::ZERO,
             };
             assert_eq!(turns.pause(&spent(SLOW), now + after), None);
             turns.pause(&spent(time), now + after)
@@ -258,6 +270,17 @@ mod tests {
         ] {
             assert_eq!(slept(&turns, time, LATELY / 2), waits, "{time:?}");
         }
+        let swept = |sweeping| Spent {
+            slot: 7,
+            time: long,
+            copying: Duration::ZERO,
+            sweeping,
+        };
+        assert_eq!(turns.pause(&swept(SWEPT), now), None);
+        assert_eq!(
+            turns.pause(&swept(2 * SWEPT), now),
+            Some(SLOW_TIMES * SWEPT)
+        );
         assert_eq!(slept(&turns, long, LATELY), None);
         turns.called(8, now + LATELY);
         turns.closes(8);

@@ -137,11 +137,11 @@ def addresses():
     for x in c, a: x.close()
     c, a = pair(V6)
     a.setsockopt(SOL, socket.SO_RCVTIMEO, struct.pack('ll', 0, 50_000))
-    a.setsockopt(TCP, socket.TCP_KEEPCNT, 4)
+    a.setsockopt(TCP, socket.TCP_KEEPCNT, 4); a.setsockopt(SOL, socket.SO_SNDBUF, 100_000)
     line('unspecified accepted', lambda: calls('connect', a, unspecified))
     with listening(V6) as l:
         line('accepted connects', lambda: a.connect(l.getsockname()))
-        line('accepted keeps its options', lambda: (a.getsockopt(SOL, socket.SO_RCVTIMEO, 16), a.getsockopt(TCP, socket.TCP_KEEPCNT)))
+        line('accepted keeps its options', lambda: (a.getsockopt(SOL, socket.SO_RCVTIMEO, 16), a.getsockopt(TCP, socket.TCP_KEEPCNT), a.getsockopt(SOL, socket.SO_SNDBUF)))
         line('accepted times out', lambda: a.recv(1))
     for x in c, a: x.close()
     with listening() as l, new() as s:
@@ -150,6 +150,9 @@ def addresses():
         line('unspecified bound', lambda: calls('connect', s, unspecified))
         line('bound keeps its port', lambda: s.getsockname() == (V4, port))
         line('bound is as it was', lambda: (fcntl.fcntl(s, fcntl.F_GETFL) & os.O_NONBLOCK) != 0)
+        line('bound connects again', lambda: s.connect_ex(l.getsockname()) in (0, errno.EINPROGRESS))
+        line('and again', lambda: (calls('connect', s, unspecified), s.connect_ex(l.getsockname()) in (0, errno.EINPROGRESS)))
+        line('and is taken again', lambda: calls('connect', s, unspecified))
         line('binds again', lambda: s.bind((V4, 0)))
         line('bound listens', lambda: (s.listen(), new().connect(s.getsockname()), s.accept()[1][0])[2])
     with listening() as l:

@@ -55,7 +55,7 @@ impl Mediator {
             self.sweep_grown();
         }
         if !self.has_room_for(slot) {
-            self.sweep_of(false);
+            self.sweeps();
         }
         if !self.has_room_for(slot) {
             self.sweep_at_times();
@@ -115,7 +115,7 @@ impl Mediator {
         let failed = |done: &Result<T, circuit::Errno>| done.as_ref().err() == Some(&errno);
         let mut done = attempt(self);
         if failed(&done) {
-            self.sweep_of(false);
+            self.sweeps();
             done = attempt(self);
         }
         if failed(&done) && self.sweep_at_times() {
@@ -172,7 +172,6 @@ impl Mediator {
     fn begins_anew(&mut self, slot: u32, cookie: u64, call: &Call<'_>) -> Result<Came, Errno> {
         self.room_for_a_socket(slot)?;
         let made = sockets::stream(call.is_nonblocking()?)?;
-        sockets::waits_as(&made.fd, call.fd()?)?;
         let state = self.table.socket(cookie).map(|socket| socket.state());
         if matches!(state, Some(circuit::State::Listening { .. })) {
             self.stops_listening(cookie, call)?;
@@ -181,6 +180,7 @@ impl Mediator {
             .create_anew(made.cookie, cookie)
             .map_err(number)?;
         self.counts_one(&made);
+        sockets::waits_as(&made.fd, call.fd()?)?;
         Ok(Came::Anew(made))
     }
 
@@ -265,7 +265,10 @@ impl Mediator {
                 _ => {}
             }
         }
-        let begun = self.table.connect_begin(cookie, &address, chance::number());
+        let begin =
+            |this: &mut Mediator| this.table.connect_begin(cookie, &address, chance::number());
+        // Whose port it is bound to may have been connected there before, and be gone.
+        let begun = self.once_swept(circuit::Errno::EADDRNOTAVAIL, begin);
         let (local, remote) = match begun.map_err(number)? {
             Connect::Disconnected => return Ok(Came::To(Ok(0))),
             Connect::To { local, remote, .. } => (local, remote),

@@ -492,6 +492,7 @@ impl Mediator {
                         slot: *slot,
                         time,
                         copying: time,
+                        sweeping: Duration::ZERO,
                     });
                 }
                 let ended = began

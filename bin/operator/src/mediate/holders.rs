@@ -78,7 +78,7 @@ impl Mediator {
             return Holders::Unknown;
         }
         if self.table.in_the_way(cookie, address).any(is_here) {
-            self.sweep_of(false);
+            self.sweeps();
         }
         let all: Vec<_> = self.table.in_the_way(cookie, address).copied().collect();
         if all.is_empty() {

@@ -122,7 +122,8 @@ impl Mediator {
         let before = begun.spent.min(self.spent.len());
         self.spent.extend(stood);
         let others = self.spent.get(before..).unwrap_or_default();
-        let own = begun.spending.ends(slot, others);
+        let mut own = begun.spending.ends(slot, others);
+        own.sweeping = self.swept();
         self.spent.push(own);
         waited
     }
@@ -151,6 +152,7 @@ mod tests {
             slot,
             time: Duration::from_micros(us),
             copying: Duration::from_micros(us),
+            sweeping: Duration::ZERO,
         };
         let mut mediator = Mediator::default();
         mediator.notes_stood(look(3, 60_000));

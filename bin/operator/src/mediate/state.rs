@@ -564,6 +564,19 @@ impl Mediator {
         self.count();
     }
 
+    /// The same, of those of here, for a call that would fail else: its endpoint's next ones wait for that where
+    /// others call, or they had little of this process.
+    pub(super) fn sweeps(&mut self) {
+        let begun = spent();
+        self.sweep_of(false);
+        self.sweeping += Duration::from_nanos(spent().saturating_sub(begun));
+    }
+
+    /// How long that took since this was asked last.
+    pub fn swept(&mut self) -> Duration {
+        std::mem::take(&mut self.sweeping)
+    }
+
     /// The same, for a tenth of the time and once a second at least: for what others may ask as
     /// often as they like. Whether it was.
     pub(super) fn sweep_at_times(&mut self) -> bool {

@@ -307,6 +307,7 @@ fn whose_calls_have_this_process_wait_is_paused_once_for_each() {
     let (control, _supervisor) = Socket::pair().unwrap();
     let mut operator = Operator::new(control, Sizes::of_kernel().unwrap(), u64::MAX);
     let spent = |copying| Spent {
+        sweeping: Duration::ZERO,
         slot: 7,
         time: Duration::from_millis(110),
         copying: Duration::from_millis(copying),
