@@ -116,11 +116,47 @@ fn handed_on(fd: c_int, does: bool) -> c_int {
     }
 }
 
+/// A number that may be another socket's once the kernel is back, or the thread is cancelled: others' calls wait for
+/// that, and no circuit leaves its ring meanwhile.
+struct Given {
+    fd: c_int,
+    inode: Option<u64>,
+    record: Option<Held>,
+    inside: Option<gate::Inside>,
+}
+
+impl Given {
+    fn new(fd: c_int, record: Held) -> Option<Given> {
+        let inside = Some(gate::enter());
+        let inode = inode(fd);
+        table::gives(fd, record.0).then_some(Given {
+            fd,
+            inode,
+            record: Some(record),
+            inside,
+        })
+    }
+}
+
+impl Drop for Given {
+    fn drop(&mut self) {
+        let errno = real::errno();
+        if let Some(held) = self.record.take() {
+            let now = inode(self.fd);
+            table::takes_back(self.fd, held.0, now.is_some() && now != self.inode);
+        }
+        self.inside = None;
+        real::set_errno(errno);
+    }
+}
+
 /// Of the socket that a descriptor is of.
 fn inode(fd: c_int) -> Option<u64> {
     // SAFETY: it is asked for no longer than this, and an error where there is none.
     let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };
-    rustix::fs::fstat(fd).ok().map(|stat| stat.st_ino)
+    let stat = rustix::fs::fstat(fd).ok()?;
+    let is_socket = rustix::fs::FileType::from_raw_mode(stat.st_mode).is_socket();
+    is_socket.then_some(stat.st_ino)
 }
 
 /// It is about to be shut down so; whether it was for sending before, if it is followed.
@@ -182,13 +218,14 @@ exported! {
         done
     }
     connect(fd: c_int, name: *const sockaddr, length: socklen_t) -> c_int {
-        let before = table::is_followed(fd).then(|| inode(fd));
-        let done = real::connect(fd, name, length);
-        // Taken from its connection (AF_UNSPEC), it is another socket.
-        if done == 0 && before.is_some_and(|before| before != inode(fd)) {
-            table::follow(fd);
-        }
-        done
+        let named = !name.is_null() && length as usize >= size_of::<libc::sa_family_t>();
+        let family = || c_int::from((&raw const (*name).sa_family).read_unaligned());
+        // Taken from its connection it is another socket.
+        let _given = match table::hold(fd).map(Held) {
+            Some(held) if named && family() == libc::AF_UNSPEC => Given::new(fd, held),
+            _ => None,
+        };
+        real::connect(fd, name, length)
     }
     __connect(fd: c_int, name: *const sockaddr, length: socklen_t) -> c_int { connect(fd, name, length) }
     listen(fd: c_int, backlog: c_int) -> c_int {

@@ -58,7 +58,7 @@ pub unsafe fn receive(
                 Is::Left if done == 0 => None,
                 // SAFETY: the caller's promise.
                 Is::Left => Some(unsafe { rest_by_kernel(fd, parts, done, flags) }),
-                Is::Closed if !socket.has_waited() => told(done, libc::EBADF),
+                Is::Closed if !socket.has_waited() => told(done, socket.is_no_more()),
                 // As who waits is told of a socket that is shut down.
                 _ => Some(done.cast_signed()),
             };
@@ -311,7 +311,7 @@ pub fn pending(record: &Record, fd: c_int, queued: impl Fn() -> usize) -> Result
         record.read_lock.give();
         return match is {
             Is::Left => Ok(queued()),
-            _ => Err(libc::EBADF),
+            _ => Err(socket.is_no_more()),
         };
     }
     // SAFETY: the lock is held.

@@ -147,7 +147,7 @@ pub fn goes_otherwise(socket: &Socket, is: Is, done: usize, flags: c_int) -> Opt
     match is {
         Is::Left if done == 0 => None,
         // As if it had come later.
-        Is::Closed if done == 0 && !socket.has_waited() => Some(fail(libc::EBADF)),
+        Is::Closed if done == 0 && !socket.has_waited() => Some(fail(socket.is_no_more())),
         _ => Some(ended(done, CLOSED, flags)),
     }
 }

@@ -96,6 +96,14 @@ impl<'a> Socket<'a> {
         }
     }
 
+    /// What a call is told whose number is of another socket by now, or of none.
+    pub fn is_no_more(&self) -> c_int {
+        match table::is_followed(self.fd) {
+            true => libc::ENOTCONN,
+            false => libc::EBADF,
+        }
+    }
+
     /// Whether the call has waited for anything.
     pub fn has_waited(&self) -> bool {
         self.begun.get().is_some()

@@ -11,6 +11,7 @@ use std::cell::Cell;
 use std::ffi::c_int;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering, compiler_fence};
+use std::time::{Duration, Instant};
 
 /// Descriptors that are followed.
 const FDS: usize = 65_536;
@@ -20,6 +21,10 @@ const HANDED_ON: u32 = 1 << 31;
 const LEFT: u32 = 1 << 30;
 /// Of an entry: it is this library's own copy of one of this record.
 const COPY: u32 = 1 << 29;
+/// Of an entry: a call is under way after which it may be another socket's. Others wait for that.
+const GIVEN: u32 = 1 << 28;
+/// So long at most: its thread may be no more (`fork`, `exit`).
+const GIVEN_FOR: Duration = Duration::from_secs(2);
 /// So many copies there are at most, of these numbers: a program's own are the lowest that are free, and what goes by 512 to
 /// 1023 waits for the operator.
 const COPIES: u32 = 64;
@@ -43,6 +48,8 @@ static HIGHEST: AtomicU32 = AtomicU32::new(0);
 thread_local! {
     /// Calls of this thread that hold a record, or are about to: one, and those of handlers that interrupt it.
     static CALLS: Cell<u32> = const { Cell::new(0) };
+    /// Which one this thread has given; -1: none. Its handlers do not wait.
+    static GIVES: Cell<c_int> = const { Cell::new(-1) };
 }
 
 /// A handler that interrupts this thread from here on knows that it does.
@@ -71,7 +78,10 @@ pub fn hold(fd: c_int) -> Option<&'static Record> {
     // Bound: others that open and close this very number meanwhile.
     loop {
         let number = entry.load(Ordering::Acquire) & !HANDED_ON;
-        if number == 0 || number & (LEFT | COPY) != 0 {
+        if number == 0 || number & (LEFT | COPY | GIVEN) != 0 {
+            if number & GIVEN != 0 && is_given_back(fd, entry) {
+                continue;
+            }
             return None;
         }
         let (count, record) = (held(number)?, arena::record(number)?);
@@ -91,6 +101,50 @@ pub fn hold(fd: c_int) -> Option<&'static Record> {
         }
         put(record);
     }
+}
+
+/// Waits until a number is given no more; `false`: in vain.
+#[cold]
+fn is_given_back(fd: c_int, entry: &AtomicU32) -> bool {
+    let begun = Instant::now();
+    let is_own = GIVES.get() == fd;
+    // Bound: its time.
+    while !is_own && begun.elapsed() < GIVEN_FOR {
+        if entry.load(Ordering::Acquire) & GIVEN == 0 {
+            return true;
+        }
+        std::thread::yield_now();
+    }
+    false
+}
+
+/// A number is given for a call of this thread: it is of no record meanwhile; whether it was of this one.
+pub fn gives(fd: c_int, record: &Record) -> bool {
+    let is = |it: u32| (it & !HANDED_ON == record.number()).then_some(it | GIVEN);
+    let (done, not) = (Ordering::AcqRel, Ordering::Relaxed);
+    let entry = entry(fd);
+    let was = entry.is_some_and(|entry| entry.fetch_update(done, not, is).is_ok());
+    if was {
+        GIVES.set(fd);
+    }
+    was
+}
+
+/// That call is over: it is of its record again, or another socket's (`anew`). Who closed it meanwhile, or made it another, has said
+/// so.
+pub fn takes_back(fd: c_int, record: &Record, anew: bool) {
+    GIVES.set(-1);
+    let given = record.number() | GIVEN;
+    let is = |it: u32| (it & !HANDED_ON == given).then_some(it & !GIVEN);
+    let Some(entry) = entry(fd) else { return };
+    if anew {
+        if entry.load(Ordering::Acquire) & !HANDED_ON == given {
+            follow(fd);
+        }
+        return;
+    }
+    let (done, not) = (Ordering::AcqRel, Ordering::Relaxed);
+    let _ = entry.fetch_update(done, not, is);
 }
 
 /// Whether a descriptor is still of this record: it may be closed, or be made another, at any time. Who does that
@@ -243,7 +297,7 @@ pub fn forget(fd: c_int) {
         }
         let inside = gate::enter();
         begins();
-        let number = entry.swap(0, Ordering::AcqRel) & !HANDED_ON;
+        let number = entry.swap(0, Ordering::AcqRel) & !(HANDED_ON | GIVEN);
         drop(inside);
         if number & COPY != 0 {
             // The program closes all that it does not know.
@@ -357,6 +411,15 @@ pub fn is_forked() {
     uncopies();
     if HIGHEST.load(Ordering::Acquire) == 0 {
         return;
+    }
+    for fd in followed(0, u32::MAX) {
+        // A call of another's, that does not go on here: what the number is nobody can tell.
+        if let Some(entry) = entry(fd)
+            && entry.load(Ordering::Acquire) & GIVEN != 0
+            && GIVES.get() != fd
+        {
+            forget(fd);
+        }
     }
     let mut known = Known::default();
     own().for_each(|it| it.is_forked(|pid| known.is_there(pid)));

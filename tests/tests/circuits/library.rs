@@ -660,10 +660,22 @@ for how in range(2):
     print(anew(s, how), goes_on(copy, c), goes_on(c, copy), *again(s))
     s = socket.socket(); copy = s.dup()
     print(anew(s, how), *again(s))
+# A signal ends the call, and the socket is another by then, or not.
+import errno
+def ticks(after): signal.setitimer(signal.ITIMER_REAL, after, after)
+signal.signal(signal.SIGALRM, lambda *_: None)
+ended = wrong = 0
+for n in range(60):
+    s, c = pair(); ticks(0.000137)
+    while anew(s, n % 2):
+        if ctypes.get_errno() != errno.EINTR: sys.exit(os.strerror(ctypes.get_errno()))
+        ended += 1
+    ticks(0); wrong += again(s) != ('still', 'still') or c.recv(9) != b''
+print(ended > 0, wrong)
 ",
     );
     let one = "0 last b'' still still\n0 still still still still\n0 still still\n";
-    assert_eq!(said, one.repeat(2));
+    assert_eq!(said, one.repeat(2) + "True 0\n");
 }
 
 /// More sockets than are followed at a time, each of which other processes had, for a moment or never.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(1);
 /// The supervisor is asked so often at once, and then in a second: it ends who talks without end.
 /// Who comes sooner goes by the kernel. An endpoint asks as often as it leaves to others.
-const BURST: u32 = 128;
+const BURST: u32 = 256;
 const PER_SECOND: u32 = 250;
 /// Words of the other sides' that came early, at most, and of one agreement's.
 const EARLY: usize = 4096;
