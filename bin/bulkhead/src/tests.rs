@@ -29,7 +29,8 @@ fn what_the_environment_says_is_demanded_by_no_usage_line() {
         let error = Cli::try_parse_from(words).unwrap_err();
         error.render().to_string()
     };
-    if std::env::var_os("BULKHEAD_SOCKET").is_none() {
+    // Whatever it is set to where the tests are run.
+    if std::env::var_os("BULKHEAD_SOCKET").is_none_or(|it| it != "/some.sock") {
         let mut again = std::process::Command::new(std::env::current_exe().unwrap());
         again.args([
             "--exact",

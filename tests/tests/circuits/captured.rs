@@ -82,6 +82,19 @@ impl Capture {
         assert_eq!(self.wait(), Some(0), "{}", self.said());
     }
 
+    /// Waits until so many packets match; the last one may be half written meanwhile.
+    fn until(&self, filter: &str, many: usize) {
+        let end = Instant::now() + LIMIT;
+        let matching = || {
+            let mut tshark = Command::new("tshark");
+            tshark.args(["-n", "-r", self.file.to_str().unwrap(), "-Y", filter]);
+            Said::of(&mut tshark).unwrap().out.lines().count()
+        };
+        while matching() < many && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
     /// What tshark says of it.
     fn tshark(&self, words: &[&str]) -> String {
         let mut tshark = Command::new("tshark");
@@ -372,6 +385,7 @@ fn while_somebody_captures_circuits_are_metered_and_afterwards_not() {
     let check = scene.instance.say(&["audit", "--check"]).unwrap();
     assert!(check.ok(), "{check:?}");
     drop(within);
+    capture.until("tcp.flags.reset == 1", 2);
     capture.end();
     capture.is_right();
     let syns = capture.fields("tcp.flags.syn == 1 && tcp.flags.ack == 0", &["tcp.srcport"]);

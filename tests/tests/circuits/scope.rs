@@ -134,8 +134,8 @@ print(tries(lambda: os.setresuid(*[int(sys.argv[2])] * 3)))
     for (user, why) in [
         (format!("{uid}:{uid}"), "Bulkhead's own"),
         (format!("1234:{uid}"), "Bulkhead's own"),
-        ("4294967295:4294967295".to_owned(), "no such user"),
-        ("1234:4294967295".to_owned(), "no such user"),
+        ("4294967295:4294967295".to_owned(), "no such number"),
+        ("1234:4294967295".to_owned(), "no such number"),
     ] {
         let words = ["run", "--endpoint", "red/app", "--user", &user, "--", "id"];
         let said = scene.instance.say(&words).unwrap();
