@@ -121,6 +121,7 @@ fn handed_on(fd: c_int, does: bool) -> c_int {
 struct Given {
     fd: c_int,
     inode: Option<u64>,
+    before: c_int,
     record: Option<Held>,
     inside: Option<gate::Inside>,
 }
@@ -129,9 +130,11 @@ impl Given {
     fn new(fd: c_int, record: Held) -> Option<Given> {
         let inside = Some(gate::enter());
         let inode = inode(fd);
-        table::gives(fd, record.0).then_some(Given {
+        let before = table::gives(fd, record.0)?;
+        Some(Given {
             fd,
             inode,
+            before,
             record: Some(record),
             inside,
         })
@@ -143,7 +146,8 @@ impl Drop for Given {
         let errno = real::errno();
         if let Some(held) = self.record.take() {
             let now = inode(self.fd);
-            table::takes_back(self.fd, held.0, now.is_some() && now != self.inode);
+            let anew = now.is_some() && now != self.inode;
+            table::takes_back(self.fd, held.0, anew, self.before);
         }
         self.inside = None;
         real::set_errno(errno);

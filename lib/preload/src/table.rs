@@ -118,22 +118,20 @@ fn is_given_back(fd: c_int, entry: &AtomicU32) -> bool {
     false
 }
 
-/// A number is given for a call of this thread: it is of no record meanwhile; whether it was of this one.
-pub fn gives(fd: c_int, record: &Record) -> bool {
+/// A number is given for a call of this thread: it is of no record meanwhile. Which one it has given before, if a handler does; `None`: it
+/// was not of this record.
+pub fn gives(fd: c_int, record: &Record) -> Option<c_int> {
     let is = |it: u32| (it & !HANDED_ON == record.number()).then_some(it | GIVEN);
     let (done, not) = (Ordering::AcqRel, Ordering::Relaxed);
     let entry = entry(fd);
     let was = entry.is_some_and(|entry| entry.fetch_update(done, not, is).is_ok());
-    if was {
-        GIVES.set(fd);
-    }
-    was
+    was.then(|| GIVES.replace(fd))
 }
 
 /// That call is over: it is of its record again, or another socket's (`anew`). Who closed it meanwhile, or made it another, has said
-/// so.
-pub fn takes_back(fd: c_int, record: &Record, anew: bool) {
-    GIVES.set(-1);
+/// so. `before`: what [`gives`] said.
+pub fn takes_back(fd: c_int, record: &Record, anew: bool, before: c_int) {
+    GIVES.set(before);
     let given = record.number() | GIVEN;
     let is = |it: u32| (it & !HANDED_ON == given).then_some(it & !GIVEN);
     let Some(entry) = entry(fd) else { return };
