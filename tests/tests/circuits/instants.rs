@@ -94,6 +94,15 @@ fn dies_at(scene: &Scene, call: &str) -> bool {
     died
 }
 
+/// The same at each of these, one after the other, as a client goes on.
+fn dies_at_each(scene: &Scene, calls: &[&str], client: &Program) {
+    for call in calls {
+        let out = || client.out();
+        assert!(dies_at(scene, call), "{call} was not called: {}", out());
+        std::thread::sleep(Duration::from_millis(300));
+    }
+}
+
 /// Stops the client: all that it has asked was right, which is this.
 fn ends_right(scene: &Scene, client: &mut Program) -> String {
     scene.file("stop", "");
@@ -114,14 +123,7 @@ fn an_operator_killed_at_a_call_hands_on_every_connection_once_and_every_socket_
     let server = scene.start("web", "exec python3 {f}/server.py", "serving");
     let mut client = scene.start("app", "exec python3 {f}/client.py {f}/stop {f}/most", "1\n");
     // When it has been put into its program; when its socket does not block.
-    for call in ["recvfrom", "connect"].repeat(4) {
-        assert!(
-            dies_at(&scene, call),
-            "{call} was not called: {}",
-            client.out()
-        );
-        std::thread::sleep(Duration::from_millis(300));
-    }
+    dies_at_each(&scene, &["recvfrom", "connect"].repeat(4), &client);
     let right = ends_right(&scene, &mut client);
     assert_eq!(server.out(), format!("serving\n{right}"), "each once");
     // Nor is one left as a zombie, though a tracer watched it: a compartment's group has room for so many processes.
@@ -161,14 +163,11 @@ print('done', flush=True)
     let server = scene.start("web", "exec python3 {f}/server.py", "serving");
     let mut client = scene.start("app", "exec python3 {f}/one.py {f}/stop", "1\n");
     // As the other is made; as it is in its place, or nothing is; as either is told.
-    for call in ["socket", "setsockopt", "ioctl"].repeat(5) {
-        assert!(
-            dies_at(&scene, call),
-            "{call} was not called: {}",
-            client.out()
-        );
-        std::thread::sleep(Duration::from_millis(300));
-    }
+    dies_at_each(
+        &scene,
+        &["socket", "setsockopt", "ioctl"].repeat(5),
+        &client,
+    );
     let right = ends_right(&scene, &mut client);
     assert_eq!(server.out(), format!("serving\n{right}"), "each once");
 }

@@ -110,6 +110,23 @@ fn a_port_is_free_when_what_came_to_it_by_an_agreement_is_closed() {
     assert_eq!(mediator.sweeps_after, later, "all was asked for");
 }
 
+/// What it takes to look for those of here is its endpoint's, whose next calls wait for that.
+#[test]
+fn who_fails_for_what_lives_here_is_charged_for_the_look() {
+    let mut mediator = with_agreement();
+    let has = made(&mut mediator, NEAR);
+    assert_eq!(is_bound(&mut mediator, &has), Some(Ok(())));
+    assert_eq!(mediator.swept(), Duration::ZERO);
+    let wants = made(&mut mediator, NEAR);
+    let failed = Some(Err(Errno::ADDRINUSE));
+    assert_eq!(is_bound(&mut mediator, &wants), failed);
+    let begun = mediator.starts();
+    mediator.done_for(NEAR, begun);
+    let charged = |it: &crate::turns::Spent| it.slot == NEAR && !it.sweeping.is_zero();
+    assert!(mediator.spent().iter().any(charged));
+    assert_eq!(mediator.swept(), Duration::ZERO, "once");
+}
+
 /// One that lives is in the way; and whoever asks for that all the time waits in between.
 #[test]
 fn who_fails_for_what_lives_elsewhere_has_it_asked_for_at_times() {
