@@ -674,10 +674,27 @@ for n in range(60):
         if tries == 20: ticks(0)
     ticks(0); wrong += again(s) != ('still', 'still') or c.recv(9) != b''
 print(ended > 0, wrong)
+# Another thread writes meanwhile: to the one connection, or to the other.
+wrong, goes_on = 0, True
+def reads(c):
+    global wrong
+    try:
+        while came := c.recv(65536): wrong += came.strip(b'x') != b''
+    except OSError: wrong += 1
+def serves():
+    while True: threading.Thread(target=reads, args=(l.accept()[0],), daemon=True).start()
+def writes():
+    while goes_on:
+        try: s.send(b'x' * 20000, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        except OSError: pass
+threading.Thread(target=serves, daemon=True).start()
+s = socket.create_connection(('10.1.1.10', 7000)); writer = threading.Thread(target=writes); writer.start()
+for n in range(200): threading.Event().wait(0.004); anew(s, n % 2); s.connect(('10.1.1.10', 7000))
+goes_on = False; writer.join(); s.close(); print(wrong)
 ",
     );
     let one = "0 last b'' still still\n0 still still still still\n0 still still\n";
-    assert_eq!(said, one.repeat(2) + "True 0\n");
+    assert_eq!(said, one.repeat(2) + "True 0\n0\n");
 }
 
 /// More sockets than are followed at a time, each of which other processes had, for a moment or never.
