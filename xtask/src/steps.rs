@@ -1,6 +1,7 @@
 //! `cargo xtask test`: every step that must pass, in the order in which they fail
 //! fastest, with its time.
 
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -290,7 +291,9 @@ pub fn test(root: &Path, full: bool, only: Option<&str>) -> Result<(), String> {
         Ok(())
     } else {
         // Last, where who reads only a log's end finds it.
-        Err(format!("failed: {}", failed.join("\nfailed: ")))
+        let all = failed.join("\n");
+        let all: Vec<String> = all.lines().map(|line| format!("failed: {line}")).collect();
+        Err(all.join("\n"))
     }
 }
 
@@ -372,7 +375,8 @@ fn end_to_end(root: &Path) -> Result<(), String> {
             };
             println!("── end to end: {name}\n{}", String::from_utf8_lossy(&said));
             if !passed {
-                failed.push(name.clone());
+                let why = panics(&String::from_utf8_lossy(&said));
+                failed.push(format!("{name}{why}"));
             }
         }
         failed
@@ -406,13 +410,44 @@ fn names(folder: &Path) -> Result<Vec<String>, String> {
 }
 
 fn run(root: &Path, words: &[&str], variables: &[(&str, &str)]) -> Result<(), String> {
-    let status = command(root, words, variables)
-        .status()
-        .map_err(|e| e.to_string())?;
+    let mut command = command(root, words, variables);
+    let is_test = words.first() == Some(&"test");
+    if is_test {
+        command.stdout(Stdio::piped());
+    }
+    let mut child = command.spawn().map_err(|e| e.to_string())?;
+    let mut said = String::new();
+    // Shown as it comes, and kept for why it failed.
+    if let Some(out) = child.stdout.take() {
+        for line in BufReader::new(out).split(b'\n').map_while(Result::ok) {
+            let line = String::from_utf8_lossy(&line);
+            println!("{line}");
+            said.push_str(&line);
+            said.push('\n');
+        }
+    }
+    let status = child.wait().map_err(|e| e.to_string())?;
     match status.success() {
         true => Ok(()),
-        false => Err(format!("`cargo {}` failed", words.join(" "))),
+        false => Err(format!(
+            "`cargo {}` failed{}",
+            words.join(" "),
+            panics(&said)
+        )),
     }
+}
+
+/// Where tests panicked and over what, a few lines of each, as a log's end has room for.
+fn panics(said: &str) -> String {
+    const EACH: usize = 8;
+    const ALL: usize = 60;
+    let lines: Vec<&str> = said.lines().collect();
+    let begin = (0..lines.len()).filter(|&at| lines[at].contains(" panicked at "));
+    let each = begin.flat_map(|at| {
+        let goes_on = |it: &&&str| !it.starts_with("stack backtrace") && !it.starts_with("note: ");
+        lines[at..].iter().take(EACH).take_while(goes_on)
+    });
+    each.take(ALL).map(|line| format!("\n  {line}")).collect()
 }
 
 /// cargo, with what all steps have in common.
@@ -461,5 +496,20 @@ fn bench(root: &Path, verb: &str) -> Result<(), String> {
     match status.success() {
         true => Ok(()),
         false => Err(format!("bulkhead-bench {verb} failed")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_test_panicked_over_is_said_again() {
+        let said = "running 2 tests\n.. FAILED\n---- one stdout ----\nthread 'one' (7) panicked at a.rs:5:1:\n\
+                    it is 3\nnote: run with `RUST_BACKTRACE=1`\n\nfailures:\n    one\n";
+        let why = "\n  thread 'one' (7) panicked at a.rs:5:1:\n  it is 3";
+        assert_eq!(panics(said), why);
+        assert_eq!(panics("test result: ok. 2 passed; 0 failed"), "");
+        assert_eq!(panics(&said.repeat(100)).lines().count(), 61);
     }
 }

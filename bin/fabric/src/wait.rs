@@ -139,3 +139,30 @@ impl Waiting {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use command::verbs::WAIT_SLEEP;
+
+    fn spins(wait: u32, wait_us: u32, shared: bool) -> u64 {
+        let attach = Attach {
+            wait,
+            wait_us,
+            shared_cores: shared.into(),
+            ..Attach::default()
+        };
+        let pace = Pace::of(&attach);
+        // The longest time without work that it is still awake after.
+        let longest = (0..3_000_000).step_by(500).filter(|&ns| pace.lingers(ns));
+        longest.last().map_or(0, |ns| ns + 500)
+    }
+
+    #[test]
+    fn shared_cores_are_spun_on_for_5_us_at_most() {
+        assert_eq!(spins(WAIT_SLEEP, 1_000, false), 0);
+        assert_eq!(spins(WAIT_ADAPTIVE, 1_000, false), 1_000_000);
+        assert_eq!(spins(WAIT_ADAPTIVE, 1_000, true), 5_000);
+        assert_eq!(spins(WAIT_ADAPTIVE, 3, true), 3_000);
+    }
+}

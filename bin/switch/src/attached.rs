@@ -331,3 +331,27 @@ impl Waiting {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use command::verbs::WAIT_SLEEP;
+
+    #[test]
+    fn shared_cores_are_spun_on_for_5_us_at_most() {
+        let spins = |wait, wait_us, shared: bool| {
+            let shared_cores = shared.into();
+            let attach = Attach {
+                wait,
+                wait_us,
+                shared_cores,
+                ..Attach::default()
+            };
+            Waiting::of(&attach).ns
+        };
+        assert_eq!(spins(WAIT_SLEEP, 1_000, false), 0);
+        assert_eq!(spins(WAIT_ADAPTIVE, 1_000, false), 1_000_000);
+        assert_eq!(spins(WAIT_ADAPTIVE, 1_000, true), 5_000);
+        assert_eq!(spins(WAIT_ADAPTIVE, 3, true), 3_000);
+    }
+}
