@@ -7,6 +7,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+/// How long what should come within `limit` is waited for. Shared machines stand still for many seconds at times; no
+/// test is about how long that is. What must not come is waited for briefly, for as long as told.
+pub fn patience(limit: Duration) -> Duration {
+    match limit >= Duration::from_secs(3) {
+        true => 3 * limit,
+        false => limit,
+    }
+}
+
 /// A Bulkhead of the caller's own.
 pub struct Instance {
     folder: PathBuf,
@@ -254,9 +263,9 @@ impl Instance {
             .unwrap_or(0))
     }
 
-    /// Waits until `holds`, at most `limit`.
+    /// Waits until `holds`, at most `limit` (of a machine that is not stood still, see [`patience`]).
     pub fn until(&self, limit: Duration, mut holds: impl FnMut(&Instance) -> bool) -> bool {
-        let deadline = Instant::now() + limit;
+        let deadline = Instant::now() + patience(limit);
         loop {
             if holds(self) {
                 return true;

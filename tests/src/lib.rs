@@ -13,6 +13,6 @@ pub mod talk;
 pub mod trunk;
 pub mod virtio_user;
 
-pub use instance::{Instance, program};
+pub use instance::{Instance, patience, program};
 pub use namespace::{Ended, Namespace, Said, enter, leave_to, private_folder, unique};
 pub use stage::Stage;

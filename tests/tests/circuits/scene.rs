@@ -1,6 +1,6 @@
 //! A tenant of circuits, and the programs that are run in its endpoints.
 
-use e2e::{Instance, Said, private_folder, unique};
+use e2e::{Instance, Said, patience, private_folder, unique};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -315,9 +315,9 @@ impl Program {
         kill(signal, &self.child.id().to_string());
     }
 
-    /// Waits until it has printed this, 20 s at most.
+    /// Waits until it has printed this, a minute at most.
     pub fn until(&self, text: &str) {
-        let limit = Instant::now() + Duration::from_secs(20);
+        let limit = Instant::now() + patience(Duration::from_secs(20));
         while !self.out().contains(text) {
             let (out, err) = (self.out(), self.err());
             assert!(Instant::now() < limit, "no {text:?}: {out}{err}");
@@ -325,9 +325,9 @@ impl Program {
         }
     }
 
-    /// Waits until it prints nothing new for 0.3 s, 20 s at most: what lies at it it reads, however slowly.
+    /// Waits until it prints nothing new for 0.3 s, a minute at most: what lies at it it reads, however slowly.
     pub fn falls_silent(&self) {
-        let limit = Instant::now() + Duration::from_secs(20);
+        let limit = Instant::now() + patience(Duration::from_secs(20));
         loop {
             let heard = self.out().len();
             std::thread::sleep(Duration::from_millis(300));
@@ -345,7 +345,7 @@ impl Program {
 
     /// Its exit code, if it ends in time.
     pub fn wait(&mut self, limit: Duration) -> Option<i32> {
-        let limit = Instant::now() + limit;
+        let limit = Instant::now() + patience(limit);
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return Some(status.code().unwrap_or(-1));
