@@ -39,7 +39,8 @@ impl Live {
 
     /// The cookies of all sockets of the family that live.
     pub fn cookies(&self) -> Result<BTreeSet<u64>, Errno> {
-        Ok(self.sockets()?.into_keys().collect())
+        let all = self.listed()?.into_iter();
+        Ok(all.map(|(cookie, _)| cookie).collect())
     }
 
     /// Those of these, by inode and cookie: inodes by cookies.
@@ -49,8 +50,13 @@ impl Live {
 
     /// The same of all, each with its inode.
     pub fn sockets(&self) -> Result<BTreeMap<u64, u64>, Errno> {
+        Ok(self.listed()?.into_iter().collect())
+    }
+
+    /// In the kernel's order: many thousands are quicker sorted at once than one by one.
+    fn listed(&self) -> Result<Vec<(u64, u64)>, Errno> {
         send(&self.0, &request(), SendFlags::empty())?;
-        let mut all = BTreeMap::new();
+        let mut all = Vec::new();
         let mut buffer = vec![0; 64 << 10];
         // Bound: what the kernel lists, which ends with DONE.
         loop {

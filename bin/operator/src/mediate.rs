@@ -47,7 +47,7 @@ use listings::Listings;
 use notify::{Listener, Notification};
 use rustix::io::Errno;
 use shm::{SealedImage, Words};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -89,7 +89,7 @@ pub struct Mediator {
     /// Who asks for it can have that asked again from then on.
     sweeps_after: Option<Instant>,
     /// What asking which sockets live took for who is served.
-    sweeping: Duration,
+    sweeping: Cell<Duration>,
     asking: holders::Asking,
     listings: Listings,
     /// How long the call waits that is attempted, if it does, and what it is told then.
@@ -154,7 +154,7 @@ impl Default for Mediator {
             sweeps_at: GROWTH,
             follows: false,
             sweeps_after: None,
-            sweeping: Duration::ZERO,
+            sweeping: Cell::default(),
             asking: holders::Asking::default(),
             listings: Listings::default(),
             until: None,
@@ -201,7 +201,7 @@ enum Came {
     /// The same, of a connection that was accepted at this listening socket.
     Accepted { at: u64, made: Made, closes: bool },
     /// A socket is put into the program in the place of the one that it called by.
-    Anew(Made),
+    Anew { was: u64, made: Made },
     /// A datagram socket is put into the program, at a number at which its messages are mediated.
     Datagram(Made, bool),
     /// It waits.
@@ -354,6 +354,12 @@ impl Mediator {
         came
     }
 
+    /// Whether a call's number is still of this socket.
+    fn is_at_number(&mut self, cookie: u64, call: &Notification, listener: &Listener) -> bool {
+        let again = Call::of(call, listener, &mut self.targets);
+        again.is_ok_and(|again| again.cookie() == Ok(cookie))
+    }
+
     fn serves(&self, program: u32) {
         if let Some(notes) = &self.notes {
             notes.serves(program);
@@ -384,7 +390,7 @@ impl Mediator {
         let connected = matches!(came, Came::To(Ok(_)));
         let makes = matches!(
             came,
-            Came::Socket(..) | Came::Anew(_) | Came::Datagram(..) | Came::Accepted { .. }
+            Came::Socket(..) | Came::Anew { .. } | Came::Datagram(..) | Came::Accepted { .. }
         );
         // One that waits begins when its wait is over.
         let begins = call.number == libc::SYS_connect as i32 && !matches!(came, Came::Waits { .. });
@@ -399,7 +405,11 @@ impl Mediator {
                 self.puts(note, made.cookie, call.thread);
                 install(listener, call.id, &made.fd, closes).is_some()
             }
-            Came::Anew(made) => {
+            // Another thread has closed it meanwhile, and perhaps opened something there.
+            Came::Anew { was, .. } if !self.is_at_number(was, &call, listener) => {
+                heard(listener.answer(call.id, Err(Errno::BADF)))
+            }
+            Came::Anew { made, .. } => {
                 // Who follows finds it in its place, and is told the same; or the one of before.
                 self.puts(note, 0, call.thread);
                 let at = call.arguments[0] as u32;

@@ -181,7 +181,8 @@ impl Mediator {
             .map_err(number)?;
         self.counts_one(&made);
         sockets::waits_as(&made.fd, call.fd()?)?;
-        Ok(Came::Anew(made))
+        let was = cookie;
+        Ok(Came::Anew { was, made })
     }
 
     /// A call about a socket that is not in the table. Of a circuit all are made where this process makes its own.

@@ -55,6 +55,8 @@ pub(in crate::mediate) struct Begun {
     spent: usize,
     /// From where on it was noted of what was being done before.
     from: usize,
+    /// How long what was being done before had this process look for what lives.
+    swept: Duration,
 }
 
 impl Mediator {
@@ -109,6 +111,7 @@ impl Mediator {
             spending: Spending::begins(),
             spent: self.spent.len(),
             from: std::mem::replace(&mut stood.from, all),
+            swept: self.swept(),
         }
     }
 
@@ -123,7 +126,7 @@ impl Mediator {
         self.spent.extend(stood);
         let others = self.spent.get(before..).unwrap_or_default();
         let mut own = begun.spending.ends(slot, others);
-        own.sweeping = self.swept();
+        own.sweeping = self.sweeping.replace(begun.swept);
         self.spent.push(own);
         waited
     }

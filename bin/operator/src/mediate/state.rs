@@ -535,8 +535,8 @@ impl Mediator {
         };
         // A listing may pass over some while others come and go: twice it does not. One that lives
         // and is forgotten would lose its port, and its circuit its rules: nobody is spared this.
-        if let Some(Ok(more)) = self.live.as_ref().map(Live::cookies) {
-            live.extend(more);
+        if let Some(Ok(mut more)) = self.live.as_ref().map(Live::cookies) {
+            live.append(&mut more);
         }
         match if_far {
             true => live.extend(self.living_crossings().into_keys()),
@@ -569,12 +569,13 @@ impl Mediator {
     pub(super) fn sweeps(&mut self) {
         let begun = spent();
         self.sweep_of(false);
-        self.sweeping += Duration::from_nanos(spent().saturating_sub(begun));
+        let took = Duration::from_nanos(spent().saturating_sub(begun));
+        self.sweeping.set(self.sweeping.get() + took);
     }
 
     /// How long that took since this was asked last.
-    pub fn swept(&mut self) -> Duration {
-        std::mem::take(&mut self.sweeping)
+    pub fn swept(&self) -> Duration {
+        self.sweeping.take()
     }
 
     /// The same, for a tenth of the time and once a second at least: for what others may ask as

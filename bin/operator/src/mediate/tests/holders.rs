@@ -119,11 +119,19 @@ fn who_fails_for_what_lives_here_is_charged_for_the_look() {
     assert_eq!(mediator.swept(), Duration::ZERO);
     let wants = made(&mut mediator, NEAR);
     let failed = Some(Err(Errno::ADDRINUSE));
-    assert_eq!(is_bound(&mut mediator, &wants), failed);
     let begun = mediator.starts();
+    assert_eq!(is_bound(&mut mediator, &wants), failed);
+    // Another's goes on by it, which had nobody look.
+    let other = mediator.starts();
+    mediator.done_for(NEAR + 1, other);
     mediator.done_for(NEAR, begun);
-    let charged = |it: &crate::turns::Spent| it.slot == NEAR && !it.sweeping.is_zero();
-    assert!(mediator.spent().iter().any(charged));
+    let spent = mediator.spent();
+    let charged = |slot| {
+        spent
+            .iter()
+            .any(|it| it.slot == slot && !it.sweeping.is_zero())
+    };
+    assert!(charged(NEAR) && !charged(NEAR + 1));
     assert_eq!(mediator.swept(), Duration::ZERO, "once");
 }
 
