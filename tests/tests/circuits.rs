@@ -4,6 +4,8 @@
 
 #[path = "circuits/across.rs"]
 mod across;
+#[path = "circuits/anew.rs"]
+mod anew;
 #[path = "circuits/captured.rs"]
 mod captured;
 #[path = "circuits/chain.rs"]

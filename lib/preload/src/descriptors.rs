@@ -59,7 +59,7 @@ fn copied(fd: c_int, closes: bool, kernel: impl FnOnce(bool) -> c_int) -> c_int 
     if number >= 0 && number != fd {
         table::forget(number);
         if is_followed {
-            table::share(number, record, is_ring && !closes);
+            table::share(number, fd, record, is_ring && !closes);
         }
     }
     drop(inside);
@@ -119,24 +119,17 @@ fn handed_on(fd: c_int, does: bool) -> c_int {
 /// A number that may be another socket's once the kernel is back, or the thread is cancelled: others' calls wait for
 /// that, and no circuit leaves its ring meanwhile.
 struct Given {
-    fd: c_int,
-    inode: Option<u64>,
-    before: c_int,
-    record: Option<Held>,
-    inside: Option<gate::Inside>,
+    before: table::Gives,
+    _inside: gate::Inside,
 }
 
 impl Given {
-    fn new(fd: c_int, record: Held) -> Option<Given> {
-        let inside = Some(gate::enter());
-        let inode = inode(fd);
-        let before = table::gives(fd, record.0)?;
+    fn new(fd: c_int) -> Option<Given> {
+        let inside = gate::enter();
+        let before = table::gives(fd)?;
         Some(Given {
-            fd,
-            inode,
             before,
-            record: Some(record),
-            inside,
+            _inside: inside,
         })
     }
 }
@@ -144,23 +137,9 @@ impl Given {
 impl Drop for Given {
     fn drop(&mut self) {
         let errno = real::errno();
-        if let Some(held) = self.record.take() {
-            let now = inode(self.fd);
-            let anew = now.is_some() && now != self.inode;
-            table::takes_back(self.fd, held.0, anew, self.before);
-        }
-        self.inside = None;
+        table::takes_back(self.before);
         real::set_errno(errno);
     }
-}
-
-/// Of the socket that a descriptor is of.
-fn inode(fd: c_int) -> Option<u64> {
-    // SAFETY: it is asked for no longer than this, and an error where there is none.
-    let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };
-    let stat = rustix::fs::fstat(fd).ok()?;
-    let is_socket = rustix::fs::FileType::from_raw_mode(stat.st_mode).is_socket();
-    is_socket.then_some(stat.st_ino)
 }
 
 /// It is about to be shut down so; whether it was for sending before, if it is followed.
@@ -225,10 +204,8 @@ exported! {
         let named = !name.is_null() && length as usize >= size_of::<libc::sa_family_t>();
         let family = || c_int::from((&raw const (*name).sa_family).read_unaligned());
         // Taken from its connection it is another socket.
-        let _given = match table::hold(fd).map(Held) {
-            Some(held) if named && family() == libc::AF_UNSPEC => Given::new(fd, held),
-            _ => None,
-        };
+        let is_taken = table::follows() && named && family() == libc::AF_UNSPEC;
+        let _given = is_taken.then(|| Given::new(fd)).flatten();
         real::connect(fd, name, length)
     }
     __connect(fd: c_int, name: *const sockaddr, length: socklen_t) -> c_int { connect(fd, name, length) }

@@ -48,8 +48,26 @@ static HIGHEST: AtomicU32 = AtomicU32::new(0);
 thread_local! {
     /// Calls of this thread that hold a record, or are about to: one, and those of handlers that interrupt it.
     static CALLS: Cell<u32> = const { Cell::new(0) };
-    /// Which one this thread has given; -1: none. Its handlers do not wait.
-    static GIVES: Cell<c_int> = const { Cell::new(-1) };
+    /// What this thread has given. Its handlers do not wait.
+    static GIVES: Cell<Gives> = const { Cell::new(Gives::NONE) };
+}
+
+/// A number for whose call this thread is under way, which may put another socket there.
+#[derive(Clone, Copy)]
+pub struct Gives {
+    fd: c_int,
+    /// The socket that it was of, or that a handler made it of since; 0: none.
+    inode: u64,
+    /// Its entry, but for that it is given.
+    was: u32,
+}
+
+impl Gives {
+    const NONE: Gives = Gives {
+        fd: -1,
+        inode: 0,
+        was: 0,
+    };
 }
 
 /// A handler that interrupts this thread from here on knows that it does.
@@ -77,11 +95,12 @@ pub fn hold(fd: c_int) -> Option<&'static Record> {
     let entry = entry(fd)?;
     // Bound: others that open and close this very number meanwhile.
     loop {
-        let number = entry.load(Ordering::Acquire) & !HANDED_ON;
+        let seen = entry.load(Ordering::Acquire) & !HANDED_ON;
+        if seen & GIVEN != 0 && is_given_back(fd, entry) {
+            continue;
+        }
+        let number = ours(fd, seen);
         if number == 0 || number & (LEFT | COPY | GIVEN) != 0 {
-            if number & GIVEN != 0 && is_given_back(fd, entry) {
-                continue;
-            }
             return None;
         }
         let (count, record) = (held(number)?, arena::record(number)?);
@@ -96,18 +115,33 @@ pub fn hold(fd: c_int) -> Option<&'static Record> {
             is_over();
             continue;
         }
-        if entry.load(Ordering::Acquire) & !HANDED_ON == number {
+        if entry.load(Ordering::Acquire) & !HANDED_ON == seen {
             return Some(record);
         }
         put(record);
     }
 }
 
-/// Waits until a number is given no more; `false`: in vain.
+/// An entry, but to a handler of the thread that has given it: as long as the socket of before is there it is of its record.
+#[inline]
+fn ours(fd: c_int, seen: u32) -> u32 {
+    match seen & GIVEN != 0 && is_still(fd) {
+        true => seen & !GIVEN,
+        false => seen,
+    }
+}
+
+#[cold]
+fn is_still(fd: c_int) -> bool {
+    let gives = GIVES.get();
+    gives.fd == fd && inode(fd) == Some(gives.inode)
+}
+
+/// Waits until a number that another thread has given is so no more; `false`: in vain, or there is none to wait for.
 #[cold]
 fn is_given_back(fd: c_int, entry: &AtomicU32) -> bool {
     let begun = Instant::now();
-    let is_own = GIVES.get() == fd;
+    let is_own = GIVES.get().fd == fd;
     // Bound: its time.
     while !is_own && begun.elapsed() < GIVEN_FOR {
         if entry.load(Ordering::Acquire) & GIVEN == 0 {
@@ -118,38 +152,103 @@ fn is_given_back(fd: c_int, entry: &AtomicU32) -> bool {
     false
 }
 
-/// A number is given for a call of this thread: it is of no record meanwhile. Which one it has given before, if a handler does; `None`: it
-/// was not of this record.
-pub fn gives(fd: c_int, record: &Record) -> Option<c_int> {
-    let is = |it: u32| (it & !HANDED_ON == record.number()).then_some(it | GIVEN);
-    let (done, not) = (Ordering::AcqRel, Ordering::Relaxed);
-    let entry = entry(fd);
-    let was = entry.is_some_and(|entry| entry.fetch_update(done, not, is).is_ok());
-    was.then(|| GIVES.replace(fd))
+/// A number is given for a call of this thread: it is of no record meanwhile, and nobody closes it, or makes it another. What the
+/// thread has given before, if a handler does; `None`: it is none that is followed.
+pub fn gives(fd: c_int) -> Option<Gives> {
+    let entry = entry(fd)?;
+    // Bound: others that give, or open and close, this very number meanwhile.
+    loop {
+        let seen = entry.load(Ordering::Acquire);
+        if seen & GIVEN != 0 {
+            if is_given_back(fd, entry) {
+                continue;
+            }
+            // By a call of this thread that a handler interrupts, which sees to what is there.
+            return None;
+        }
+        let gives = Gives {
+            fd,
+            // None: another thread may open something there.
+            inode: inode(fd).unwrap_or(0),
+            was: seen & !HANDED_ON,
+        };
+        HIGHEST.fetch_max(fd.cast_unsigned(), Ordering::AcqRel);
+        // First: a handler would wait for its own thread.
+        let before = GIVES.replace(gives);
+        let (done, not) = (Ordering::AcqRel, Ordering::Relaxed);
+        if entry
+            .compare_exchange(seen, seen | GIVEN, done, not)
+            .is_ok()
+        {
+            return Some(before);
+        }
+        GIVES.set(before);
+    }
 }
 
-/// That call is over: it is of its record again, or another socket's (`anew`). Who closed it meanwhile, or made it another, has said
-/// so. `before`: what [`gives`] said.
-pub fn takes_back(fd: c_int, record: &Record, anew: bool, before: c_int) {
-    GIVES.set(before);
-    let given = record.number() | GIVEN;
-    let is = |it: u32| (it & !HANDED_ON == given).then_some(it & !GIVEN);
-    let Some(entry) = entry(fd) else { return };
-    if anew {
-        if entry.load(Ordering::Acquire) & !HANDED_ON == given {
-            follow(fd);
-        }
-        return;
+/// That call is over: the number is of its record again, or of another socket. `before`: what [`gives`] said.
+pub fn takes_back(before: Gives) {
+    if let Some(entry) = entry(GIVES.get().fd) {
+        begins();
+        // Bound: handlers that make it another meanwhile.
+        while !is_taken_back(entry) {}
+        is_over();
     }
+    GIVES.set(before);
+}
+
+fn is_taken_back(entry: &AtomicU32) -> bool {
+    let seen = entry.load(Ordering::Acquire);
+    let Gives { fd, inode: of, was } = GIVES.get();
+    if seen & !HANDED_ON != was | GIVEN {
+        // Who waited in vain has made it another; or a handler has, just now.
+        return entry.load(Ordering::Acquire) == seen;
+    }
+    let is_another = of != 0 && inode(fd).is_some_and(|now| now != of);
+    // It was one that is followed, and no end of a pair.
+    let follows = is_another && was != 0 && held(was).is_some();
+    let fresh = follows.then(begun).flatten();
+    let value = match is_another {
+        true => fresh.map_or(0, Record::number),
+        false => seen & !GIVEN,
+    };
     let (done, not) = (Ordering::AcqRel, Ordering::Relaxed);
-    let _ = entry.fetch_update(done, not, is);
+    let is_done = entry.compare_exchange(seen, value, done, not).is_ok();
+    let ended = match is_done {
+        true if is_another => arena::record(was),
+        true => None,
+        false => fresh,
+    };
+    if let Some(record) = ended {
+        release(record);
+    }
+    is_done
+}
+
+/// A record for a new socket, that one descriptor has.
+fn begun() -> Option<&'static Record> {
+    let record = arena::begin()?;
+    if let Some(held) = held(record.number()) {
+        held.store(1, Ordering::Release);
+    }
+    Some(record)
+}
+
+/// Of the socket that a descriptor is of.
+fn inode(fd: c_int) -> Option<u64> {
+    // SAFETY: it is asked for no longer than this, and an error where there is none.
+    let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };
+    let stat = rustix::fs::fstat(fd).ok()?;
+    let is_socket = rustix::fs::FileType::from_raw_mode(stat.st_mode).is_socket();
+    is_socket.then_some(stat.st_ino)
 }
 
 /// Whether a descriptor is still of this record: it may be closed, or be made another, at any time. Who does that
 /// says so first.
 #[inline]
 pub fn is_of(fd: c_int, record: &Record) -> bool {
-    number_of(fd) == record.number()
+    let seen = number_of(fd);
+    seen == record.number() || (seen & GIVEN != 0 && ours(fd, seen) == record.number())
 }
 
 /// The number of its record, with what else is said of it.
@@ -161,7 +260,7 @@ fn number_of(fd: c_int) -> u32 {
 /// Whether it is the end of a pair of sockets, and was of this record.
 #[inline]
 pub fn has_left(fd: c_int, record: &Record) -> bool {
-    number_of(fd) == LEFT | record.number()
+    number_of(fd) & !GIVEN == LEFT | record.number()
 }
 
 /// Gives it back.
@@ -187,13 +286,43 @@ pub fn follow(fd: c_int) {
         return;
     }
     begins();
-    if let Some(record) = arena::begin() {
-        if let Some(held) = held(record.number()) {
-            held.store(1, Ordering::Release);
-        }
-        set(fd, record.number());
+    if let Some(record) = begun() {
+        let _ = becomes(fd, record.number(), || true);
     }
     is_over();
+}
+
+/// A number is of a record from now on, once no other thread has given it, if it is its by then. Given by this thread it stays so.
+fn becomes(fd: c_int, value: u32, is_its: impl Fn() -> bool) -> bool {
+    let Some(entry) = entry(fd) else { return false };
+    let stays = if GIVES.get().fd == fd { GIVEN } else { 0 };
+    HIGHEST.fetch_max(fd.cast_unsigned(), Ordering::AcqRel);
+    // Bound: others that give this very number meanwhile.
+    loop {
+        let seen = entry.load(Ordering::Acquire);
+        if seen & GIVEN != 0 && is_given_back(fd, entry) {
+            continue;
+        }
+        if !is_its() {
+            return false;
+        }
+        let (done, not) = (Ordering::AcqRel, Ordering::Relaxed);
+        let value = value | (seen & stays);
+        if entry.compare_exchange(seen, value, done, not).is_ok() {
+            break;
+        }
+    }
+    is_made(fd, value & !HANDED_ON);
+    true
+}
+
+/// By a handler of the thread that has given it, if so.
+fn is_made(fd: c_int, was: u32) {
+    if GIVES.get().fd == fd {
+        let inode = if was == 0 { None } else { inode(fd) };
+        let inode = inode.unwrap_or(0);
+        GIVES.set(Gives { fd, inode, was });
+    }
 }
 
 /// A copy of a descriptor, by which its record's calls go on if it is closed, or becomes another, meanwhile. There may be none.
@@ -264,8 +393,8 @@ fn uncopy(number: u32) {
     }
 }
 
-/// Another descriptor is of the same; `handed_on`: as the program believes.
-pub fn share(fd: c_int, record: &Record, handed_on: bool) {
+/// Another descriptor is of the same as `of`; `handed_on`: as the program believes.
+pub fn share(fd: c_int, of: c_int, record: &Record, handed_on: bool) {
     begins();
     if let Some(held) = held(record.number()) {
         held.fetch_add(1, Ordering::AcqRel);
@@ -275,7 +404,14 @@ pub fn share(fd: c_int, record: &Record, handed_on: bool) {
         record.stay();
         release(record);
     } else {
-        set(fd, record.number() | if handed_on { HANDED_ON } else { 0 });
+        // A call of another thread may have had a fresh socket put there since it was made a copy.
+        let is_its = || inode(fd) == inode(of);
+        let value = record.number() | if handed_on { HANDED_ON } else { 0 };
+        match becomes(fd, value, is_its) {
+            true if is_its() => {}
+            true => forget(fd),
+            false => release(record),
+        }
     }
     is_over();
 }
@@ -287,25 +423,37 @@ fn set(fd: c_int, value: u32) {
     }
 }
 
-/// A descriptor is no more of any.
+/// A descriptor is no more of any, once no other thread has given it: what is there then is closed, or replaced, and no other.
 pub fn forget(fd: c_int) {
     if let Some(entry) = entry(fd) {
-        if entry.load(Ordering::Acquire) == 0 {
+        let seen = entry.load(Ordering::Acquire);
+        if seen == 0 {
             return;
         }
-        let inside = gate::enter();
-        begins();
-        let number = entry.swap(0, Ordering::AcqRel) & !(HANDED_ON | GIVEN);
-        drop(inside);
-        if number & COPY != 0 {
-            // The program closes all that it does not know.
-            taken_back(number & !COPY, fd);
+        if seen & GIVEN != 0 {
+            is_given_back(fd, entry);
         }
-        if let Some(record) = arena::record(number) {
-            release(record);
-        }
-        is_over();
+        forgets(fd, entry);
     }
+}
+
+fn forgets(fd: c_int, entry: &AtomicU32) {
+    let inside = gate::enter();
+    begins();
+    let stays = if GIVES.get().fd == fd { GIVEN } else { 0 };
+    let (done, not) = (Ordering::AcqRel, Ordering::Relaxed);
+    let was = entry.fetch_update(done, not, |it| Some(it & stays));
+    let number = was.unwrap_or_default() & !(HANDED_ON | GIVEN);
+    is_made(fd, 0);
+    drop(inside);
+    if number & COPY != 0 {
+        // The program closes all that it does not know.
+        taken_back(number & !COPY, fd);
+    }
+    if let Some(record) = arena::record(number) {
+        release(record);
+    }
+    is_over();
 }
 
 /// It is the end of a pair of sockets from now on; its record's locks are held.
@@ -414,9 +562,9 @@ pub fn is_forked() {
         // A call of another's, that does not go on here: what the number is nobody can tell.
         if let Some(entry) = entry(fd)
             && entry.load(Ordering::Acquire) & GIVEN != 0
-            && GIVES.get() != fd
+            && GIVES.get().fd != fd
         {
-            forget(fd);
+            forgets(fd, entry);
         }
     }
     let mut known = Known::default();

@@ -640,63 +640,6 @@ print(told)
     );
 }
 
-/// `connect` to AF_UNSPEC: the number is another socket's, by a ring again; what was sent by then is read, and a copy goes on.
-#[test]
-fn who_is_taken_from_its_connection_is_by_another_ring() {
-    let said = paired(
-        "anew.py",
-        "
-def anew(s, how):
-    by = [lambda: libc.connect(s.fileno(), bytes(16), 16), lambda: libc.syscall(42, s.fileno(), bytes(16), 16)][how]
-    return by()
-def again(s):
-    s.connect(('10.1.1.10', 7000)); c = l.accept()[0]
-    for a, b in [(s, c), (c, s)] * 8: a.sendall(b'x' * 65536); whole(b, 65536)
-    return goes_on(s, c), goes_on(c, s)
-for how in range(2):
-    s, c = pair(); s.send(b'last')
-    print(anew(s, how), whole(c, 4).decode(), c.recv(9), *again(s))
-    s, c = pair(); copy = s.dup()
-    print(anew(s, how), goes_on(copy, c), goes_on(c, copy), *again(s))
-    s = socket.socket(); copy = s.dup()
-    print(anew(s, how), *again(s))
-# A signal ends the call, and the socket is another by then, or not.
-import errno
-def ticks(after): signal.setitimer(signal.ITIMER_REAL, after, after)
-signal.signal(signal.SIGALRM, lambda *_: None)
-ended = wrong = 0
-for n in range(60):
-    s, c = pair(); ticks(0.000137); tries = 0
-    while anew(s, n % 2):
-        if ctypes.get_errno() != errno.EINTR: sys.exit(os.strerror(ctypes.get_errno()))
-        ended += 1; tries += 1
-        # On a slow machine each try may take longer than that.
-        if tries == 20: ticks(0)
-    ticks(0); wrong += again(s) != ('still', 'still') or c.recv(9) != b''
-print(ended > 0, wrong)
-# Another thread writes meanwhile: to the one connection, or to the other.
-wrong, goes_on = 0, True
-def reads(c):
-    global wrong
-    try:
-        while came := c.recv(65536): wrong += came.strip(b'x') != b''
-    except OSError: wrong += 1
-def serves():
-    while True: threading.Thread(target=reads, args=(l.accept()[0],), daemon=True).start()
-def writes():
-    while goes_on:
-        try: s.send(b'x' * 20000, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-        except OSError: pass
-threading.Thread(target=serves, daemon=True).start()
-s = socket.create_connection(('10.1.1.10', 7000)); writer = threading.Thread(target=writes); writer.start()
-for n in range(200): threading.Event().wait(0.004); anew(s, n % 2); s.connect(('10.1.1.10', 7000))
-goes_on = False; writer.join(); s.close(); print(wrong)
-",
-    );
-    let one = "0 last b'' still still\n0 still still still still\n0 still still\n";
-    assert_eq!(said, one.repeat(2) + "True 0\n0\n");
-}
-
 /// More sockets than are followed at a time, each of which other processes had, for a moment or never.
 #[test]
 fn what_others_had_for_a_moment_is_free_again() {

@@ -1,0 +1,159 @@
+//! `connect` to AF_UNSPEC by a program with the library of rings: its number is of a fresh socket then, whoever else uses it.
+
+use crate::library::paired;
+use crate::preload::Rings;
+
+/// `connect` to AF_UNSPEC: the number is another socket's, by a ring again; what was sent by then is read, and a copy goes on.
+#[test]
+fn who_is_taken_from_its_connection_is_by_another_ring() {
+    let said = paired(
+        "anew.py",
+        "
+def anew(s, how):
+    by = [lambda: libc.connect(s.fileno(), bytes(16), 16), lambda: libc.syscall(42, s.fileno(), bytes(16), 16)][how]
+    return by()
+def again(s):
+    s.connect(('10.1.1.10', 7000)); c = l.accept()[0]
+    for a, b in [(s, c), (c, s)] * 8: a.sendall(b'x' * 65536); whole(b, 65536)
+    return goes_on(s, c), goes_on(c, s)
+for how in range(2):
+    s, c = pair(); s.send(b'last')
+    print(anew(s, how), whole(c, 4).decode(), c.recv(9), *again(s))
+    s, c = pair(); copy = s.dup()
+    print(anew(s, how), goes_on(copy, c), goes_on(c, copy), *again(s))
+    s = socket.socket(); copy = s.dup()
+    print(anew(s, how), *again(s))
+# A signal ends the call, and the socket is another by then, or not.
+import errno
+def ticks(after): signal.setitimer(signal.ITIMER_REAL, after, after)
+signal.signal(signal.SIGALRM, lambda *_: None)
+ended = wrong = 0
+for n in range(60):
+    s, c = pair(); ticks(0.000137); tries = 0
+    while anew(s, n % 2):
+        if ctypes.get_errno() != errno.EINTR: sys.exit(os.strerror(ctypes.get_errno()))
+        ended += 1; tries += 1
+        # On a slow machine each try may take longer than that.
+        if tries == 20: ticks(0)
+    ticks(0); wrong += again(s) != ('still', 'still') or c.recv(9) != b''
+print(ended > 0, wrong)
+# Another thread writes meanwhile: to the one connection, or to the other.
+wrong, goes_on = 0, True
+def reads(c):
+    global wrong
+    try:
+        while came := c.recv(65536): wrong += came.strip(b'x') != b''
+    except OSError: wrong += 1
+def serves():
+    while True: threading.Thread(target=reads, args=(l.accept()[0],), daemon=True).start()
+def writes():
+    while goes_on:
+        try: s.send(b'x' * 20000, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        except OSError: pass
+threading.Thread(target=serves, daemon=True).start()
+s = socket.create_connection(('10.1.1.10', 7000)); writer = threading.Thread(target=writes); writer.start()
+for n in range(200): threading.Event().wait(0.004); anew(s, n % 2); s.connect(('10.1.1.10', 7000))
+goes_on = False; writer.join(); s.close(); print(wrong)
+",
+    );
+    let one = "0 last b'' still still\n0 still still still still\n0 still still\n";
+    assert_eq!(said, one.repeat(2) + "True 0\n0\n");
+}
+
+/// A number that is made a copy of another circuit (`over`: dup2, or close and dup by another thread; dup2 by a handler of the
+/// thread itself) as it is taken from its connection. Where what is sent by it comes to then.
+const REPLACED: &str = r#"
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+static char some[1 << 20];
+static struct sockaddr_in to = { .sin_family = AF_INET };
+static struct sockaddr none;
+static int listener, number, from, over, is_called;
+static pthread_barrier_t both;
+static void pair(int *fd, int *c) {
+    *fd = socket(AF_INET, SOCK_STREAM, 0);
+    if (connect(*fd, (void *)&to, sizeof to)) { perror("connect"); exit(1); }
+    *c = accept(listener, 0, 0);
+    for (int k = 0; k < 32; k++) {
+        int a = k & 1 ? *c : *fd, b = k & 1 ? *fd : *c;
+        for (int n = 0; n < 65536;) n += send(a, some, 65536 - n, 0);
+        for (int n = 0; n < 65536;) n += recv(b, some, 65536 - n, 0);
+    }
+}
+static void waits(long us) {
+    struct timespec begun, now;
+    clock_gettime(CLOCK_MONOTONIC, &begun);
+    do clock_gettime(CLOCK_MONOTONIC, &now);
+    while ((now.tv_sec - begun.tv_sec) * 1000000 + (now.tv_nsec - begun.tv_nsec) / 1000 < us);
+}
+static void *replaces(void *none) {
+    for (int n = 0; n < 100; n++) {
+        pthread_barrier_wait(&both);
+        waits(n * 3);
+        if (over == 0) dup2(from, number);
+        if (over == 1) { close(number); dup(from); }
+        pthread_barrier_wait(&both);
+    }
+    return none;
+}
+static void handler(int signal) { if (is_called) dup2(from, number); }
+static int arrives(int fd, int at) {
+    struct timeval limit = { 5, 0 };
+    char got[3] = "";
+    setsockopt(at, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    return send(fd, "ok", 2, MSG_NOSIGNAL) == 2 && recv(at, got, 2, MSG_WAITALL) == 2 && got[0] == 'o' && got[1] == 'k';
+}
+int main(void) {
+    struct sigaction action = { .sa_handler = handler, .sa_flags = SA_RESTART };
+    listener = socket(AF_INET, SOCK_STREAM, 0);
+    inet_pton(AF_INET, "10.1.1.10", &to.sin_addr);
+    to.sin_port = htons(7000);
+    if (bind(listener, (void *)&to, sizeof to) || listen(listener, 9)) return 1;
+    pthread_barrier_init(&both, 0, 2);
+    for (over = 0; over < 3; over++) {
+        int wrong = 0;
+        pthread_t thread;
+        if (over < 2) pthread_create(&thread, 0, replaces, 0);
+        else sigaction(SIGALRM, &action, 0);
+        for (int n = 0; n < 100; n++) {
+            int c, d;
+            struct stat a, b;
+            struct itimerval soon = { { 0, 0 }, { 0, 1 + n * 2 } }, never = { 0 };
+            pair(&number, &c);
+            pair(&from, &d);
+            if (over < 2) pthread_barrier_wait(&both);
+            else { is_called = 1; setitimer(ITIMER_REAL, &soon, 0); }
+            connect(number, &none, sizeof none);
+            if (over < 2) pthread_barrier_wait(&both);
+            else { is_called = 0; setitimer(ITIMER_REAL, &never, 0); }
+            int is_copy = fstat(number, &a) == 0 && fstat(from, &b) == 0 && a.st_ino == b.st_ino;
+            int other = is_copy || connect(number, (void *)&to, sizeof to) ? -1 : accept(listener, 0, 0);
+            wrong += !arrives(number, is_copy ? d : other) || !arrives(from, d);
+            int all[] = { number, from, c, d, other };
+            for (int k = 0; k < 5; k++) close(all[k]);
+        }
+        if (over < 2) pthread_join(thread, 0);
+        printf("%d\n", wrong);
+    }
+}
+"#;
+
+#[test]
+fn what_its_number_is_made_meanwhile_is_by_no_others_ring() {
+    let rings = Rings::new();
+    rings.scene.compile("replaced", REPLACED);
+    assert_eq!(
+        rings.says("web", "exec timeout 60 {r} {f}/replaced"),
+        "0\n0\n0\n"
+    );
+    assert!(rings.by_ring("replaced")[1] > 0, "no ring");
+}
