@@ -162,6 +162,11 @@ impl Sockets {
         Some((at, self.socket(at)?))
     }
 
+    /// In the order of their cookies.
+    pub(crate) fn all_sockets(&self) -> impl Iterator<Item = &Socket> {
+        self.by_cookie.values().filter_map(|at| self.socket(*at))
+    }
+
     pub(crate) fn cookies(&self) -> impl Iterator<Item = u64> {
         self.by_cookie.keys().copied()
     }

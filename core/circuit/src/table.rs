@@ -146,9 +146,7 @@ impl Table {
 
     /// All sockets.
     pub fn all(&self) -> impl Iterator<Item = &Socket> {
-        self.sockets
-            .cookies()
-            .filter_map(|cookie| self.socket(cookie))
+        self.sockets.all_sockets()
     }
 
     /// The other end of a connection. Others may have the same addresses and ports: what
