@@ -2,9 +2,10 @@
 //! waits meanwhile, for another file may have a number as soon as it is closed.
 
 use crate::lock::thread;
+use crate::patience::Patience;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, compiler_fence};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Who leaves takes some milliseconds. One that was copied by `clone` in the midst of that waits no longer.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -26,13 +27,13 @@ pub struct Inside(());
 
 /// Waits until no circuit leaves its ring. A handler that interrupts who is within is too.
 pub fn enter() -> Inside {
-    let begun = Instant::now();
+    let mut patience = Patience::of(PATIENCE);
     // First: a handler that comes in before this one leaves it the place.
     OWN.set(OWN.get() + 1);
     compiler_fence(Ordering::SeqCst);
     // Bound: its time.
-    while !comes_in() && begun.elapsed() < PATIENCE {
-        std::thread::yield_now();
+    while !comes_in() && !patience.is_over() {
+        patience.rests();
     }
     Inside(())
 }
@@ -103,22 +104,21 @@ pub struct Shut(());
 
 /// Has all others wait. Signals are blocked: a handler would wait for whom it interrupts. None: somebody within takes too long.
 pub fn shut() -> Option<Shut> {
-    let begun = Instant::now();
-    let is_late = || begun.elapsed() >= PATIENCE;
+    let mut patience = Patience::of(PATIENCE);
     while SHUT.swap(true, Ordering::SeqCst) {
-        if is_late() {
+        if patience.is_over() {
             return None;
         }
-        std::thread::yield_now();
+        patience.rests();
     }
     let shut = Shut(());
     let own = thread();
     let is_another = |it: &AtomicU32| ![0, own].contains(&(it.load(Ordering::SeqCst) & !WITHIN));
     while PLACES.iter().any(is_another) {
-        if is_late() {
+        if patience.is_over() {
             return None;
         }
-        std::thread::yield_now();
+        patience.rests();
     }
     Some(shut)
 }

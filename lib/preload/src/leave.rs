@@ -48,7 +48,7 @@ fn alone(record: &Record, fd: c_int) -> Result<(), c_int> {
     // This one first: it may be held while a write waits, the other never. Who waits there gives way, but for one of
     // another process, which the kernel keeps.
     record.leaves.fetch_add(1, Ordering::AcqRel);
-    let taken = record.write_lock.take_within(Some(PATIENCE));
+    let taken = record.write_lock.take_patiently(PATIENCE);
     record.leaves.fetch_sub(1, Ordering::AcqRel);
     taken.map_err(refused)?;
     let mut done = record.read_lock.take(true).map_err(refused);

@@ -1,5 +1,6 @@
 //! A lock in memory that processes share. Who holds it may die, and is noticed then.
 
+use crate::patience::{Patience, ROUND};
 use rustix::thread::futex;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -97,17 +98,37 @@ impl Lock {
     /// Takes it within such a time; none: as soon as nobody has it. Also from who died, unless in the middle of
     /// [`Lock::is_torn`].
     pub fn take_within(&self, most: Option<Duration>) -> Result<(), Refused> {
-        let own = thread();
-        if self.try_take() {
+        if self.spins() {
             return Ok(());
         }
-        for _ in 0..100 {
-            std::hint::spin_loop();
-            if self.try_take() {
-                return Ok(());
-            }
-        }
         let begun = Instant::now();
+        let round = most.map_or(SLEEP, |most| most.min(SLEEP));
+        self.sleeps(round, || most.is_some_and(|most| begun.elapsed() >= most))
+    }
+
+    /// The same by rounds: time in which this process is stopped counts for none.
+    pub fn take_patiently(&self, most: Duration) -> Result<(), Refused> {
+        if self.spins() {
+            return Ok(());
+        }
+        let mut patience = Patience::of(most);
+        self.sleeps(ROUND, || patience.is_over())
+    }
+
+    /// Takes it if its holder gives it back at once.
+    fn spins(&self) -> bool {
+        if self.try_take() {
+            return true;
+        }
+        (0..100).any(|_| {
+            std::hint::spin_loop();
+            self.try_take()
+        })
+    }
+
+    /// Sleeps for so long at a time until it is taken, or it is too late, which is asked after each sleep.
+    fn sleeps(&self, round: Duration, mut is_late: impl FnMut() -> bool) -> Result<(), Refused> {
+        let own = thread();
         // Bound: none if it blocks; the holder's life.
         loop {
             let held = self.holder.load(Ordering::Relaxed);
@@ -126,10 +147,9 @@ impl Lock {
             if held != waited && !self.swap(held, waited) {
                 continue;
             }
-            let limit = most.map_or(SLEEP, |most| most.min(SLEEP));
             let limit = futex::Timespec {
                 tv_sec: 0,
-                tv_nsec: i64::from(limit.subsec_nanos()),
+                tv_nsec: i64::from(round.subsec_nanos()),
             };
             match futex::wait(&self.holder, futex::Flags::empty(), waited, Some(&limit)) {
                 Err(rustix::io::Errno::TIMEDOUT) => {}
@@ -147,7 +167,7 @@ impl Lock {
                 }
                 continue;
             }
-            if most.is_some_and(|most| begun.elapsed() >= most) {
+            if is_late() {
                 return Err(Refused::Held);
             }
         }
