@@ -15,7 +15,7 @@ use crate::send::{refused, send};
 use crate::socket::polled;
 use crate::users::{is_alone, quietly};
 use crate::watched::Watched;
-use crate::{gate, processes, table};
+use crate::{gate, orphan, processes, table};
 use libc::{POLLHUP, POLLIN, POLLOUT, iovec};
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
@@ -106,18 +106,12 @@ fn relay(record: &Record, fd: c_int) -> Result<(), c_int> {
         unsafe { real::shutdown(theirs, libc::SHUT_WR) };
     }
     record.forks();
-    // Of no signal when it ends, and waited for: the program hears of nothing. Its child is nobody's.
-    // A copy of this process, in which nothing runs but what is here.
     processes::forks();
-    let child = real::raw(libc::SYS_clone, [0; 3]);
-    if child == 0 {
-        processes::is_forked();
-        match real::raw(libc::SYS_clone, [0; 3]) {
-            0 => carry(record, fd, mine, [here, there]),
-            carries => end(i32::from(carries < 0)),
-        }
-    }
-    let carried = child > 0 && waited_for(child as c_int);
+    // In it nothing runs but what is here.
+    let carried = orphan::make(|parent| {
+        processes::is_forked_by(parent);
+        carry(record, fd, mine, [here, there])
+    });
     if !carried {
         record.forks_not();
     }
@@ -146,20 +140,6 @@ fn takes_places(record: &Record, end: c_int) {
         unsafe { real::dup3(end, fd, flags) };
         watched.put_in(fd);
         table::leaves(fd, record);
-    }
-}
-
-/// Waits for who was to make the one that carries; whether it did.
-fn waited_for(child: c_int) -> bool {
-    let mut status = 0;
-    // Bound: signals, and the life of one that does nothing else.
-    loop {
-        // SAFETY: room for the answer.
-        let ended = unsafe { libc::waitpid(child, &raw mut status, libc::__WALL) };
-        if ended == child || real::errno() != libc::EINTR {
-            // Whom the program waited for itself, of all its children, is taken to have.
-            return ended != child || status == 0;
-        }
     }
 }
 

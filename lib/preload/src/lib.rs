@@ -24,6 +24,7 @@ mod lock;
 mod log;
 mod memory;
 mod moves;
+mod orphan;
 mod patience;
 mod processes;
 mod real;

@@ -48,8 +48,13 @@ pub fn forks() {
 /// In it: another PID namespace shows another's number, or none. So does a parent that has ended by now, for which it is no
 /// harm to be taken for one elsewhere.
 pub fn is_forked() {
+    is_forked_by(real::raw(libc::SYS_getppid, []));
+}
+
+/// The same, by a process of which the parent is known.
+pub fn is_forked_by(parent: isize) {
     lock::is_another();
-    if real::raw(libc::SYS_getppid, []).cast_unsigned() as u32 != FORKS.load(Ordering::Relaxed) {
+    if parent.cast_unsigned() as u32 != FORKS.load(Ordering::Relaxed) {
         lock::is_elsewhere(arena::another_place());
     }
 }
