@@ -4,6 +4,7 @@
 use crate::arena::{self, RECORDS};
 use crate::cancelled::kept;
 use crate::lock::is_there;
+use crate::patience::Patience;
 use crate::record::{PLAIN, Record};
 use crate::users::{is_alone, quietly};
 use crate::{gate, log, real};
@@ -11,7 +12,7 @@ use std::cell::Cell;
 use std::ffi::c_int;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering, compiler_fence};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Descriptors that are followed.
 const FDS: usize = 65_536;
@@ -140,16 +141,20 @@ fn is_still(fd: c_int) -> bool {
 /// Waits until a number that another thread has given is so no more; `false`: in vain, or there is none to wait for.
 #[cold]
 fn is_given_back(fd: c_int, entry: &AtomicU32) -> bool {
-    let begun = Instant::now();
-    let is_own = GIVES.get().fd == fd;
+    if GIVES.get().fd == fd {
+        return false;
+    }
+    let mut patience = Patience::of(GIVEN_FOR);
     // Bound: its time.
-    while !is_own && begun.elapsed() < GIVEN_FOR {
+    loop {
         if entry.load(Ordering::Acquire) & GIVEN == 0 {
             return true;
         }
-        std::thread::yield_now();
+        if patience.is_over() {
+            return false;
+        }
+        patience.rests();
     }
-    false
 }
 
 /// A number is given for a call of this thread: it is of no record meanwhile, and nobody closes it, or makes it another. What the
