@@ -414,11 +414,18 @@ pub fn share(fd: c_int, of: c_int, record: &Record, handed_on: bool) {
         let value = record.number() | if handed_on { HANDED_ON } else { 0 };
         match becomes(fd, value, is_its) {
             true if is_its() => {}
-            true => forget(fd),
-            false => release(record),
+            // Who had it put there may have said whose it is.
+            true if !is_no_more(fd, value) => {}
+            _ => release(record),
         }
     }
     is_over();
+}
+
+/// A number is of no record, if it is as it was made.
+fn is_no_more(fd: c_int, value: u32) -> bool {
+    let (done, not) = (Ordering::AcqRel, Ordering::Relaxed);
+    entry(fd).is_some_and(|it| it.compare_exchange(value, 0, done, not).is_ok())
 }
 
 fn set(fd: c_int, value: u32) {

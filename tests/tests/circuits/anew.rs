@@ -137,7 +137,9 @@ int main(void) {
             else { is_called = 0; setitimer(ITIMER_REAL, &never, 0); }
             int is_copy = fstat(number, &a) == 0 && fstat(from, &b) == 0 && a.st_ino == b.st_ino;
             int other = is_copy || connect(number, (void *)&to, sizeof to) ? -1 : accept(listener, 0, 0);
-            wrong += !arrives(number, is_copy ? d : other) || !arrives(from, d);
+            int is_right = arrives(number, is_copy ? d : other), goes_on = arrives(from, d);
+            if (!is_right || !goes_on) printf("%d: copy %d, to %d: %d %d\n", n, is_copy, other, is_right, goes_on);
+            wrong += !is_right || !goes_on;
             int all[] = { number, from, c, d, other };
             for (int k = 0; k < 5; k++) close(all[k]);
         }
