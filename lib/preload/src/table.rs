@@ -97,7 +97,7 @@ pub fn hold(fd: c_int) -> Option<&'static Record> {
     // Bound: others that open and close this very number meanwhile.
     loop {
         let seen = entry.load(Ordering::Acquire) & !HANDED_ON;
-        if seen & GIVEN != 0 && is_given_back(fd, entry) {
+        if waits(fd, entry, seen) {
             continue;
         }
         let number = ours(fd, seen);
@@ -305,7 +305,7 @@ fn becomes(fd: c_int, value: u32, is_its: impl Fn() -> bool) -> bool {
     // Bound: others that give this very number meanwhile.
     loop {
         let seen = entry.load(Ordering::Acquire);
-        if seen & GIVEN != 0 && is_given_back(fd, entry) {
+        if waits(fd, entry, seen) {
             continue;
         }
         if !is_its() {
@@ -437,27 +437,39 @@ fn set(fd: c_int, value: u32) {
 
 /// A descriptor is no more of any, once no other thread has given it: what is there then is closed, or replaced, and no other.
 pub fn forget(fd: c_int) {
-    if let Some(entry) = entry(fd) {
+    let Some(entry) = entry(fd) else { return };
+    // Bound: others that give this very number meanwhile.
+    loop {
         let seen = entry.load(Ordering::Acquire);
-        if seen == 0 {
+        if seen == 0 || (!waits(fd, entry, seen) && is_forgotten(fd, entry, seen)) {
             return;
         }
-        if seen & GIVEN != 0 {
-            is_given_back(fd, entry);
-        }
-        forgets(fd, entry);
     }
 }
 
-fn forgets(fd: c_int, entry: &AtomicU32) {
+/// Waits where another thread has given it; `false`: there was none, or in vain.
+#[inline]
+fn waits(fd: c_int, entry: &AtomicU32, seen: u32) -> bool {
+    seen & GIVEN != 0 && is_given_back(fd, entry)
+}
+
+/// A number is of none any more, if nobody has given it since, or made it another; but it stays given by this thread.
+fn is_forgotten(fd: c_int, entry: &AtomicU32, seen: u32) -> bool {
     let inside = gate::enter();
     begins();
     let stays = if GIVES.get().fd == fd { GIVEN } else { 0 };
     let (done, not) = (Ordering::AcqRel, Ordering::Relaxed);
-    let was = entry.fetch_update(done, not, |it| Some(it & stays));
-    let number = was.unwrap_or_default() & !(HANDED_ON | GIVEN);
-    is_made(fd, 0);
+    let is_done = entry
+        .compare_exchange(seen, seen & stays, done, not)
+        .is_ok();
+    if is_done {
+        is_made(fd, 0);
+    }
     drop(inside);
+    let number = match is_done {
+        true => seen & !(HANDED_ON | GIVEN),
+        false => 0,
+    };
     if number & COPY != 0 {
         // The program closes all that it does not know.
         taken_back(number & !COPY, fd);
@@ -466,6 +478,7 @@ fn forgets(fd: c_int, entry: &AtomicU32) {
         release(record);
     }
     is_over();
+    is_done
 }
 
 /// It is the end of a pair of sockets from now on; its record's locks are held.
@@ -572,11 +585,11 @@ pub fn is_forked() {
     }
     for fd in followed(0, u32::MAX) {
         // A call of another's, that does not go on here: what the number is nobody can tell.
-        if let Some(entry) = entry(fd)
-            && entry.load(Ordering::Acquire) & GIVEN != 0
-            && GIVES.get().fd != fd
-        {
-            forgets(fd, entry);
+        if let Some(entry) = entry(fd) {
+            let seen = entry.load(Ordering::Acquire);
+            if seen & GIVEN != 0 && GIVES.get().fd != fd {
+                is_forgotten(fd, entry, seen);
+            }
         }
     }
     let mut known = Known::default();
