@@ -90,6 +90,8 @@ pub struct Mediator {
     sweeps_after: Option<Instant>,
     /// What asking which sockets live took for who is served.
     sweeping: Cell<Duration>,
+    /// In this turn.
+    has_swept: bool,
     asking: holders::Asking,
     listings: Listings,
     /// How long the call waits that is attempted, if it does, and what it is told then.
@@ -155,6 +157,7 @@ impl Default for Mediator {
             follows: false,
             sweeps_after: None,
             sweeping: Cell::default(),
+            has_swept: false,
             asking: holders::Asking::default(),
             listings: Listings::default(),
             until: None,
@@ -221,6 +224,8 @@ impl Mediator {
             .extract_if(.., |(of, ..)| *of == program)
             .map(|(_, note, call)| (note, call))
             .collect();
+        // Nobody is charged for what an operator before was asked for.
+        let _ = self.swept();
         for (note, call) in mine {
             if let Some(notes) = &mut self.notes {
                 notes.belongs(note, slot);
@@ -260,6 +265,7 @@ impl Mediator {
                 notes.ended(note);
             }
         }
+        let _ = self.swept();
     }
 
     /// The next call of a program that has one, noted. It is left in the kernel for as long as it
@@ -304,6 +310,8 @@ impl Mediator {
         listener: &Listener,
         find: Find<'_>,
     ) {
+        // What was done for nobody's call before.
+        let _ = self.swept();
         // Who waited at a socket, and does not any more, keeps its port from nobody.
         if call.number == libc::SYS_bind as i32 {
             self.receivers_ended_of(slot, find);

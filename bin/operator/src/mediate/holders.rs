@@ -142,6 +142,8 @@ impl Mediator {
         self.asking.last = slot;
         self.asking.turn = Some((at, number));
         self.table.stir(at);
+        // In a turn of its own.
+        let _ = self.swept();
         self.wake(Also::Nobody, find);
         self.asking.turn = None;
     }

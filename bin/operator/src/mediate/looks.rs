@@ -111,7 +111,7 @@ impl Mediator {
             spending: Spending::begins(),
             spent: self.spent.len(),
             from: std::mem::replace(&mut stood.from, all),
-            swept: self.swept(),
+            swept: self.sweeping.take(),
         }
     }
 

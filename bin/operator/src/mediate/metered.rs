@@ -73,7 +73,7 @@ impl Mediator {
         }
         // Of those that are over nobody says so.
         if by.1 == 0 {
-            self.sweep_of(false);
+            self.sweeps();
         }
         if !has_room(self) {
             self.sweep_at_times();

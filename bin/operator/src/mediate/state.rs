@@ -565,16 +565,21 @@ impl Mediator {
     }
 
     /// The same, of those of here, for a call that would fail else: its endpoint's next ones wait for that where
-    /// others call, or they had little of this process.
+    /// others call, or they had little of this process. Once a turn: who goes on by another's call, or is taken over
+    /// with others, has asked before, and what was closed by then was seen. There may be thousands.
     pub(super) fn sweeps(&mut self) {
+        if std::mem::replace(&mut self.has_swept, true) && guard!("circuits-swept-once") {
+            return;
+        }
         let begun = spent();
         self.sweep_of(false);
         let took = Duration::from_nanos(spent().saturating_sub(begun));
         self.sweeping.set(self.sweeping.get() + took);
     }
 
-    /// How long that took since this was asked last.
-    pub fn swept(&self) -> Duration {
+    /// How long that took since this was asked last, which ends a turn.
+    pub fn swept(&mut self) -> Duration {
+        self.has_swept = false;
         self.sweeping.take()
     }
 

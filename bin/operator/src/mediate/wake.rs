@@ -33,6 +33,8 @@ impl Mediator {
             end: self.waits.next(),
             ..Round::default()
         };
+        // By another's call, or by what came.
+        self.has_swept &= also == Also::Nobody;
         let more = match also {
             Also::Nobody => BTreeSet::new(),
             Also::Of(why) => self.waits.sockets(why),

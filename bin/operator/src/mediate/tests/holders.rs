@@ -135,6 +135,22 @@ fn who_fails_for_what_lives_here_is_charged_for_the_look() {
     assert_eq!(mediator.swept(), Duration::ZERO, "once");
 }
 
+/// There may be thousands, who all fail as one of them goes on.
+#[test]
+fn who_fails_in_one_turn_with_others_has_no_look_of_its_own() {
+    let mut mediator = with_agreement();
+    let all: Vec<_> = (0..3).map(|_| made(&mut mediator, NEAR)).collect();
+    assert_eq!(is_bound(&mut mediator, &all[0]), Some(Ok(())));
+    let failed = Some(Err(Errno::ADDRINUSE));
+    for turn in 0..2 {
+        assert_eq!(is_bound(&mut mediator, &all[1]), failed);
+        let once = mediator.sweeping.get();
+        assert!(!once.is_zero(), "{turn}: nobody looked");
+        assert_eq!(is_bound(&mut mediator, &all[2]), failed);
+        assert_eq!(mediator.swept(), once, "{turn}");
+    }
+}
+
 /// One that lives is in the way; and whoever asks for that all the time waits in between.
 #[test]
 fn who_fails_for_what_lives_elsewhere_has_it_asked_for_at_times() {

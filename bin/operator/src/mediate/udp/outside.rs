@@ -287,7 +287,7 @@ impl Mediator {
         };
         // Closing tells nobody.
         if full(self) {
-            self.sweep_of(false);
+            self.sweeps();
         }
         if full(self) {
             return Err(Errno::NOBUFS);
