@@ -166,12 +166,13 @@ exported! {
         done
     }
     socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+        let before = table::before();
         let fd = real::socket(domain, kind, protocol);
         if fd >= 0 {
             table::forget(fd);
             let is_stream = kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) == SOCK_STREAM;
             if is_stream && matches!(domain, libc::AF_INET | libc::AF_INET6) {
-                table::follow(fd);
+                table::follow(fd, before);
             }
         }
         fd
@@ -217,16 +218,18 @@ exported! {
         done
     }
     accept(fd: c_int, name: *mut sockaddr, length: *mut socklen_t) -> c_int {
+        let before = table::before();
         let fd = real::accept(fd, name, length);
         if fd >= 0 {
-            table::follow(fd);
+            table::follow(fd, before);
         }
         fd
     }
     accept4(fd: c_int, name: *mut sockaddr, length: *mut socklen_t, flags: c_int) -> c_int {
+        let before = table::before();
         let fd = real::accept4(fd, name, length, flags);
         if fd >= 0 {
-            table::follow(fd);
+            table::follow(fd, before);
         }
         fd
     }

@@ -67,6 +67,7 @@ extern "C" fn before() {
 }
 
 extern "C" fn parent() {
+    table::has_forked();
     gate::leave();
 }
 

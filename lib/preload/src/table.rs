@@ -11,7 +11,7 @@ use crate::{gate, log, real};
 use std::cell::Cell;
 use std::ffi::c_int;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering, compiler_fence};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering, compiler_fence};
 use std::time::Duration;
 
 /// Descriptors that are followed.
@@ -43,6 +43,13 @@ static COPY_OF: [AtomicI32; RECORDS + 1] = [const { AtomicI32::new(0) }; RECORDS
 static COPIED: AtomicU32 = AtomicU32::new(0);
 /// Not as many descriptors are permitted as a copy takes.
 static IS_REFUSED: AtomicBool = AtomicBool::new(false);
+/// Of a number that is given, the socket that it was of.
+static INODES: [AtomicU64; FDS] = [const { AtomicU64::new(0) }; FDS];
+/// Threads that make a process, how often any began to, and such as begin a record meanwhile. A socket that the copy has and whose
+/// record is not told of that gets none: it would become a ring that is not mapped there, or not known.
+static FORKING: AtomicU32 = AtomicU32::new(0);
+static FORKED: AtomicU32 = AtomicU32::new(0);
+static BEGINNING: AtomicU32 = AtomicU32::new(0);
 /// No higher descriptor was ever followed.
 static HIGHEST: AtomicU32 = AtomicU32::new(0);
 
@@ -51,6 +58,8 @@ thread_local! {
     static CALLS: Cell<u32> = const { Cell::new(0) };
     /// What this thread has given. Its handlers do not wait.
     static GIVES: Cell<Gives> = const { Cell::new(Gives::NONE) };
+    /// How often this thread is in the midst of [`BEGINNING`]: a handler that forks would wait for it.
+    static BEGINS: Cell<u32> = const { Cell::new(0) };
 }
 
 /// A number for whose call this thread is under way, which may put another socket there.
@@ -61,6 +70,7 @@ pub struct Gives {
     inode: u64,
     /// Its entry, but for that it is given.
     was: u32,
+    since: Before,
 }
 
 impl Gives {
@@ -68,6 +78,7 @@ impl Gives {
         fd: -1,
         inode: 0,
         was: 0,
+        since: Before(0),
     };
 }
 
@@ -176,8 +187,12 @@ pub fn gives(fd: c_int) -> Option<Gives> {
             // None: another thread may open something there.
             inode: inode(fd).unwrap_or(0),
             was: seen & !HANDED_ON,
+            since: before(),
         };
         HIGHEST.fetch_max(fd.cast_unsigned(), Ordering::AcqRel);
+        if let Some(of) = INODES.get(fd as usize) {
+            of.store(gives.inode, Ordering::Release);
+        }
         // First: a handler would wait for its own thread.
         let before = GIVES.replace(gives);
         let (done, not) = (Ordering::AcqRel, Ordering::Relaxed);
@@ -195,8 +210,15 @@ pub fn gives(fd: c_int) -> Option<Gives> {
 pub fn takes_back(before: Gives) {
     if let Some(entry) = entry(GIVES.get().fd) {
         begins();
+        let mut patience = Patience::of(GIVEN_FOR);
+        // A copy that is being made has the record, and what was said of it. Bound: its time.
+        while !stands() && !patience.is_over() {
+            goes_on();
+            patience.rests();
+        }
         // Bound: handlers that make it another meanwhile.
         while !is_taken_back(entry) {}
+        goes_on();
         is_over();
     }
     GIVES.set(before);
@@ -204,7 +226,12 @@ pub fn takes_back(before: Gives) {
 
 fn is_taken_back(entry: &AtomicU32) -> bool {
     let seen = entry.load(Ordering::Acquire);
-    let Gives { fd, inode: of, was } = GIVES.get();
+    let Gives {
+        fd,
+        inode: of,
+        was,
+        since,
+    } = GIVES.get();
     if seen & !HANDED_ON != was | GIVEN {
         // Who waited in vain has made it another; or a handler has, just now.
         return entry.load(Ordering::Acquire) == seen;
@@ -212,7 +239,7 @@ fn is_taken_back(entry: &AtomicU32) -> bool {
     let is_another = of != 0 && inode(fd).is_some_and(|now| now != of);
     // It was one that is followed, and no end of a pair.
     let follows = is_another && was != 0 && held(was).is_some();
-    let fresh = follows.then(begun).flatten();
+    let fresh = follows.then(|| begun(since)).flatten();
     let value = match is_another {
         true => fresh.map_or(0, Record::number),
         false => seen & !GIVEN,
@@ -231,12 +258,36 @@ fn is_taken_back(entry: &AtomicU32) -> bool {
 }
 
 /// A record for a new socket, that one descriptor has.
-fn begun() -> Option<&'static Record> {
-    let record = arena::begin()?;
-    if let Some(held) = held(record.number()) {
+fn begun(before: Before) -> Option<&'static Record> {
+    let is_alone = stands();
+    let is_ours = is_alone && self::before().0 == before.0;
+    let record = is_ours.then(arena::begin).flatten();
+    if let Some(held) = record.and_then(|it| held(it.number())) {
         held.store(1, Ordering::Release);
     }
-    Some(record)
+    goes_on();
+    record
+}
+
+/// From here on no process is begun to be made; whether none is being made.
+fn stands() -> bool {
+    BEGINS.set(BEGINS.get() + 1);
+    BEGINNING.fetch_add(1, Ordering::SeqCst);
+    FORKING.load(Ordering::SeqCst) == 0
+}
+
+fn goes_on() {
+    BEGINNING.fetch_sub(1, Ordering::SeqCst);
+    BEGINS.set(BEGINS.get().saturating_sub(1));
+}
+
+/// When a socket was not there yet, by the processes that were made.
+#[derive(Clone, Copy)]
+pub struct Before(u32);
+
+/// Now.
+pub fn before() -> Before {
+    Before(FORKED.load(Ordering::SeqCst))
 }
 
 /// Of the socket that a descriptor is of.
@@ -284,14 +335,14 @@ fn release(record: &Record) {
     }
 }
 
-/// Follows a new socket.
-pub fn follow(fd: c_int) {
+/// Follows a new socket, that was not there `before`.
+pub fn follow(fd: c_int, before: Before) {
     forget(fd);
     if entry(fd).is_none() || fd <= 2 {
         return;
     }
     begins();
-    if let Some(record) = begun() {
+    if let Some(record) = begun(before) {
         let _ = becomes(fd, record.number(), || true);
     }
     is_over();
@@ -326,7 +377,11 @@ fn is_made(fd: c_int, was: u32) {
     if GIVES.get().fd == fd {
         let inode = if was == 0 { None } else { inode(fd) };
         let inode = inode.unwrap_or(0);
-        GIVES.set(Gives { fd, inode, was });
+        GIVES.set(Gives {
+            inode,
+            was,
+            ..GIVES.get()
+        });
     }
 }
 
@@ -557,9 +612,21 @@ fn own() -> impl Iterator<Item = &'static Record> {
 
 /// A process is about to be forked.
 pub fn forks() {
+    FORKING.fetch_add(1, Ordering::SeqCst);
+    FORKED.fetch_add(1, Ordering::SeqCst);
+    let mut patience = Patience::of(GIVEN_FOR);
+    // Bound: its time.
+    while BEGINNING.load(Ordering::SeqCst) > BEGINS.get() && !patience.is_over() {
+        patience.rests();
+    }
     if HIGHEST.load(Ordering::Acquire) > 0 {
         own().for_each(Record::forks);
     }
+}
+
+/// It was, or was not: in the one that forks.
+pub fn has_forked() {
+    FORKING.fetch_sub(1, Ordering::SeqCst);
 }
 
 /// It was not, after all. Where other threads fork too, nobody knows whom they counted.
@@ -579,21 +646,15 @@ pub fn uncopies() {
 
 /// This process was.
 pub fn is_forked() {
+    FORKING.store(0, Ordering::SeqCst);
+    BEGINNING.store(BEGINS.get(), Ordering::SeqCst);
     uncopies();
     if HIGHEST.load(Ordering::Acquire) == 0 {
         return;
     }
-    for fd in followed(0, u32::MAX) {
-        // A call of another's, that does not go on here: what the number is nobody can tell.
-        if let Some(entry) = entry(fd) {
-            let seen = entry.load(Ordering::Acquire);
-            if seen & GIVEN != 0 && GIVES.get().fd != fd {
-                is_forgotten(fd, entry, seen);
-            }
-        }
-    }
     let mut known = Known::default();
     own().for_each(|it| it.is_forked(|pid| known.is_there(pid)));
+    followed(0, u32::MAX).for_each(is_left_behind);
     if CALLS.get() == 0 {
         recount();
         return;
@@ -604,6 +665,22 @@ pub fn is_forked() {
         if held.load(Ordering::Acquire) > 0 {
             place.store(-1, Ordering::Release);
         }
+    }
+}
+
+/// A number that another thread of the process that forked had given: its call does not go on here. It is of its record, or of
+/// another socket by now.
+fn is_left_behind(fd: c_int) {
+    let (Some(entry), Some(of)) = (entry(fd), INODES.get(fd as usize)) else {
+        return;
+    };
+    let seen = entry.load(Ordering::Acquire);
+    if seen & GIVEN == 0 || GIVES.get().fd == fd {
+        return;
+    }
+    match inode(fd) == Some(of.load(Ordering::Acquire)) {
+        true => drop(entry.fetch_and(!GIVEN, Ordering::AcqRel)),
+        false => drop(is_forgotten(fd, entry, seen)),
     }
 }
 
@@ -641,7 +718,8 @@ fn recount() {
         held.store(WAS, Ordering::Release);
     }
     for fd in followed(0, u32::MAX) {
-        if let Some(held) = held(number_of(fd)).filter(|it| it.load(Ordering::Acquire) > 0) {
+        if let Some(held) = held(number_of(fd) & !GIVEN).filter(|it| it.load(Ordering::Acquire) > 0)
+        {
             held.fetch_add(1, Ordering::AcqRel);
         }
     }
