@@ -170,3 +170,126 @@ fn what_its_number_is_made_meanwhile_is_by_no_others_ring() {
     );
     assert!(rings.by_ring("replaced")[1] > 0, "no ring");
 }
+
+/// A process that is forked in the midst: by another thread as a number is taken from its connection, by a handler of the thread
+/// that does it, and as another thread makes connections. What the child finds is the connection's, or nothing.
+const FORKED: &str = r#"
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <unistd.h>
+static char some[1 << 20];
+static struct sockaddr_in to = { .sin_family = AF_INET };
+static struct sockaddr none;
+static int listener, number, wrong, is_called, is_over;
+static pthread_barrier_t both;
+static void pair(int *fd, int *c) {
+    *fd = socket(AF_INET, SOCK_STREAM, 0);
+    if (connect(*fd, (void *)&to, sizeof to)) { perror("connect"); exit(1); }
+    *c = accept(listener, 0, 0);
+    for (int k = 0; k < 12; k++) {
+        int a = k & 1 ? *c : *fd, b = k & 1 ? *fd : *c;
+        for (int n = 0; n < 65536;) n += send(a, some, 65536 - n, 0);
+        for (int n = 0; n < 65536;) n += recv(b, some, 65536 - n, 0);
+    }
+}
+static void reads(int fd) {
+    char got[8192];
+    struct itimerval limit = { { 0, 0 }, { 10, 0 } };
+    // Who spins is ended, by a signal that no handler is for.
+    setitimer(ITIMER_VIRTUAL, &limit, 0);
+    for (int k = 0; k < 5; k++, usleep(500))
+        for (int n = recv(fd, got, sizeof got, MSG_DONTWAIT); n > 0; n--) if (got[n - 1] != 'x') _exit(9);
+}
+static void waits_for(pid_t child) {
+    int status = 0;
+    waitpid(child, &status, 0);
+    wrong += status != 0;
+}
+static void *forks(void *none) {
+    for (int n = 0; n < 60; n++) {
+        pthread_barrier_wait(&both);
+        usleep(n * 4);
+        pid_t child = fork();
+        if (!child) { reads(number); _exit(0); }
+        waits_for(child);
+        pthread_barrier_wait(&both);
+    }
+    return none;
+}
+static void handler(int signal) {
+    if (!is_called) return;
+    is_called = 0;
+    pid_t child = fork();
+    if (!child) { reads(number); _exit(0); }
+    waits_for(child);
+}
+static void *makes(void *none) {
+    while (!is_over) {
+        int fd, c;
+        pair(&fd, &c);
+        close(fd);
+        close(c);
+    }
+    return none;
+}
+int main(void) {
+    struct sigaction action = { .sa_handler = handler };
+    pthread_t thread;
+    listener = socket(AF_INET, SOCK_STREAM, 0);
+    inet_pton(AF_INET, "10.1.1.10", &to.sin_addr);
+    to.sin_port = htons(7000);
+    memset(some, 'x', sizeof some);
+    if (bind(listener, (void *)&to, sizeof to) || listen(listener, 9)) return 1;
+    pthread_barrier_init(&both, 0, 2);
+    pthread_create(&thread, 0, forks, 0);
+    for (int by = 0; by < 2; by++, printf("%d\n", wrong), wrong = 0) {
+        for (int n = 0; n < 60; n++) {
+            int c;
+            struct itimerval soon = { { 0, 0 }, { 0, 1 + n * 3 } }, never = { 0 };
+            pair(&number, &c);
+            send(c, some, 20000, 0);
+            if (!by) pthread_barrier_wait(&both);
+            else { is_called = 1; setitimer(ITIMER_REAL, &soon, 0); }
+            connect(number, &none, sizeof none);
+            if (!by) pthread_barrier_wait(&both);
+            else { is_called = 0; setitimer(ITIMER_REAL, &never, 0); }
+            close(number);
+            close(c);
+        }
+        if (!by) { pthread_join(thread, 0); sigaction(SIGALRM, &action, 0); }
+    }
+    pthread_create(&thread, 0, makes, 0);
+    for (int n = 0; n < 400; n++) {
+        pid_t child = fork();
+        if (!child) {
+            struct pollfd one = { .events = POLLIN };
+            for (one.fd = 4; one.fd < 12; one.fd++) { poll(&one, 1, 0); close(one.fd); }
+            _exit(0);
+        }
+        waits_for(child);
+    }
+    is_over = 1;
+    pthread_join(thread, 0);
+    printf("%d\n", wrong);
+}
+"#;
+
+#[test]
+fn a_child_that_is_forked_meanwhile_reads_no_others_bytes_and_ends() {
+    let rings = Rings::new();
+    rings.scene.compile("forked", FORKED);
+    assert_eq!(
+        rings.says("web", "exec timeout 60 {r} {f}/forked"),
+        "0\n0\n0\n"
+    );
+    assert!(rings.by_ring("forked")[1] > 0, "no ring");
+}
