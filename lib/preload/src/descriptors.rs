@@ -6,7 +6,7 @@ use crate::cancelled::Held;
 use crate::leave::left;
 use crate::real;
 use crate::record::{RESET, RING, Record};
-use crate::{gate, receive, table, waits};
+use crate::{forking, gate, given, receive, table, waits};
 use libc::{FD_CLOEXEC, O_NONBLOCK, SOCK_STREAM, c_ulong, sockaddr, socklen_t};
 use std::ffi::{c_char, c_int, c_uint};
 use std::sync::atomic::Ordering;
@@ -119,14 +119,14 @@ fn handed_on(fd: c_int, does: bool) -> c_int {
 /// A number that may be another socket's once the kernel is back, or the thread is cancelled: others' calls wait for
 /// that, and no circuit leaves its ring meanwhile.
 struct Given {
-    before: table::Gives,
+    before: given::Gives,
     _inside: gate::Inside,
 }
 
 impl Given {
     fn new(fd: c_int) -> Option<Given> {
         let inside = gate::enter();
-        let before = table::gives(fd)?;
+        let before = given::gives(fd)?;
         Some(Given {
             before,
             _inside: inside,
@@ -137,7 +137,7 @@ impl Given {
 impl Drop for Given {
     fn drop(&mut self) {
         let errno = real::errno();
-        table::takes_back(self.before);
+        given::takes_back(self.before);
         real::set_errno(errno);
     }
 }
@@ -166,7 +166,7 @@ exported! {
         done
     }
     socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
-        let before = table::before();
+        let before = forking::before();
         let fd = real::socket(domain, kind, protocol);
         if fd >= 0 {
             table::forget(fd);
@@ -218,7 +218,7 @@ exported! {
         done
     }
     accept(fd: c_int, name: *mut sockaddr, length: *mut socklen_t) -> c_int {
-        let before = table::before();
+        let before = forking::before();
         let fd = real::accept(fd, name, length);
         if fd >= 0 {
             table::follow(fd, before);
@@ -226,7 +226,7 @@ exported! {
         fd
     }
     accept4(fd: c_int, name: *mut sockaddr, length: *mut socklen_t, flags: c_int) -> c_int {
-        let before = table::before();
+        let before = forking::before();
         let fd = real::accept4(fd, name, length, flags);
         if fd >= 0 {
             table::follow(fd, before);

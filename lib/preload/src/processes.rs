@@ -3,7 +3,7 @@
 
 use crate::calls::exported;
 use crate::leave::left;
-use crate::{arena, gate, lock, log, real, table};
+use crate::{arena, forking, gate, lock, log, real, table};
 use std::ffi::{c_char, c_int};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -67,7 +67,7 @@ extern "C" fn before() {
 }
 
 extern "C" fn parent() {
-    table::has_forked();
+    forking::ends();
     gate::leave();
 }
 

@@ -3,29 +3,25 @@
 
 use crate::arena::{self, RECORDS};
 use crate::cancelled::kept;
+use crate::forking::{self, Before};
+use crate::given::{GIVEN, inode, is_left_behind, is_made, is_own, ours, waits};
 use crate::lock::is_there;
-use crate::patience::Patience;
 use crate::record::{PLAIN, Record};
 use crate::users::{is_alone, quietly};
 use crate::{gate, log, real};
 use std::cell::Cell;
 use std::ffi::c_int;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering, compiler_fence};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering, compiler_fence};
 
 /// Descriptors that are followed.
-const FDS: usize = 65_536;
+pub const FDS: usize = 65_536;
 /// Of an entry: the program believes that it is handed on when another is executed.
-const HANDED_ON: u32 = 1 << 31;
+pub const HANDED_ON: u32 = 1 << 31;
 /// Of an entry: it was of this record, and is the end of a pair of sockets by now. It is followed no more.
 const LEFT: u32 = 1 << 30;
 /// Of an entry: it is this library's own copy of one of this record.
 const COPY: u32 = 1 << 29;
-/// Of an entry: a call is under way after which it may be another socket's. Others wait for that.
-const GIVEN: u32 = 1 << 28;
-/// So long at most: its thread may be no more (`fork`, `exit`).
-const GIVEN_FOR: Duration = Duration::from_secs(2);
 /// So many copies there are at most, of these numbers: a program's own are the lowest that are free, and what goes by 512 to
 /// 1023 waits for the operator.
 const COPIES: u32 = 64;
@@ -43,61 +39,35 @@ static COPY_OF: [AtomicI32; RECORDS + 1] = [const { AtomicI32::new(0) }; RECORDS
 static COPIED: AtomicU32 = AtomicU32::new(0);
 /// Not as many descriptors are permitted as a copy takes.
 static IS_REFUSED: AtomicBool = AtomicBool::new(false);
-/// Of a number that is given, the socket that it was of.
-static INODES: [AtomicU64; FDS] = [const { AtomicU64::new(0) }; FDS];
-/// Threads that make a process, how often any began to, and such as begin a record meanwhile. A socket that the copy has and whose
-/// record is not told of that gets none: it would become a ring that is not mapped there, or not known.
-static FORKING: AtomicU32 = AtomicU32::new(0);
-static FORKED: AtomicU32 = AtomicU32::new(0);
-static BEGINNING: AtomicU32 = AtomicU32::new(0);
 /// No higher descriptor was ever followed.
 static HIGHEST: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
     /// Calls of this thread that hold a record, or are about to: one, and those of handlers that interrupt it.
     static CALLS: Cell<u32> = const { Cell::new(0) };
-    /// What this thread has given. Its handlers do not wait.
-    static GIVES: Cell<Gives> = const { Cell::new(Gives::NONE) };
-    /// How often this thread is in the midst of [`BEGINNING`]: a handler that forks would wait for it.
-    static BEGINS: Cell<u32> = const { Cell::new(0) };
-}
-
-/// A number for whose call this thread is under way, which may put another socket there.
-#[derive(Clone, Copy)]
-pub struct Gives {
-    fd: c_int,
-    /// The socket that it was of, or that a handler made it of since; 0: none.
-    inode: u64,
-    /// Its entry, but for that it is given.
-    was: u32,
-    since: Before,
-}
-
-impl Gives {
-    const NONE: Gives = Gives {
-        fd: -1,
-        inode: 0,
-        was: 0,
-        since: Before(0),
-    };
 }
 
 /// A handler that interrupts this thread from here on knows that it does.
-fn begins() {
+pub fn begins() {
     CALLS.set(CALLS.get() + 1);
     compiler_fence(Ordering::SeqCst);
 }
 
-fn is_over() {
+pub fn is_over() {
     compiler_fence(Ordering::SeqCst);
     CALLS.set(CALLS.get().saturating_sub(1));
 }
 
-fn entry(fd: c_int) -> Option<&'static AtomicU32> {
+/// A higher one is followed, perhaps, than ever before.
+pub fn knows_of(fd: c_int) {
+    HIGHEST.fetch_max(fd.cast_unsigned(), Ordering::AcqRel);
+}
+
+pub fn entry(fd: c_int) -> Option<&'static AtomicU32> {
     TABLE.get(usize::try_from(fd).ok()?)
 }
 
-fn held(number: u32) -> Option<&'static AtomicU32> {
+pub fn held(number: u32) -> Option<&'static AtomicU32> {
     HELD.get(number as usize)
 }
 
@@ -134,169 +104,15 @@ pub fn hold(fd: c_int) -> Option<&'static Record> {
     }
 }
 
-/// An entry, but to a handler of the thread that has given it: as long as the socket of before is there it is of its record.
-#[inline]
-fn ours(fd: c_int, seen: u32) -> u32 {
-    match seen & GIVEN != 0 && is_still(fd) {
-        true => seen & !GIVEN,
-        false => seen,
-    }
-}
-
-#[cold]
-fn is_still(fd: c_int) -> bool {
-    let gives = GIVES.get();
-    gives.fd == fd && inode(fd) == Some(gives.inode)
-}
-
-/// Waits until a number that another thread has given is so no more; `false`: in vain, or there is none to wait for.
-#[cold]
-fn is_given_back(fd: c_int, entry: &AtomicU32) -> bool {
-    if GIVES.get().fd == fd {
-        return false;
-    }
-    let mut patience = Patience::of(GIVEN_FOR);
-    // Bound: its time.
-    loop {
-        if entry.load(Ordering::Acquire) & GIVEN == 0 {
-            return true;
-        }
-        if patience.is_over() {
-            return false;
-        }
-        patience.rests();
-    }
-}
-
-/// A number is given for a call of this thread: it is of no record meanwhile, and nobody closes it, or makes it another. What the
-/// thread has given before, if a handler does; `None`: it is none that is followed.
-pub fn gives(fd: c_int) -> Option<Gives> {
-    let entry = entry(fd)?;
-    // Bound: others that give, or open and close, this very number meanwhile.
-    loop {
-        let seen = entry.load(Ordering::Acquire);
-        if seen & GIVEN != 0 {
-            if is_given_back(fd, entry) {
-                continue;
-            }
-            // By a call of this thread that a handler interrupts, which sees to what is there.
-            return None;
-        }
-        let gives = Gives {
-            fd,
-            // None: another thread may open something there.
-            inode: inode(fd).unwrap_or(0),
-            was: seen & !HANDED_ON,
-            since: before(),
-        };
-        HIGHEST.fetch_max(fd.cast_unsigned(), Ordering::AcqRel);
-        if let Some(of) = INODES.get(fd as usize) {
-            of.store(gives.inode, Ordering::Release);
-        }
-        // First: a handler would wait for its own thread.
-        let before = GIVES.replace(gives);
-        let (done, not) = (Ordering::AcqRel, Ordering::Relaxed);
-        if entry
-            .compare_exchange(seen, seen | GIVEN, done, not)
-            .is_ok()
-        {
-            return Some(before);
-        }
-        GIVES.set(before);
-    }
-}
-
-/// That call is over: the number is of its record again, or of another socket. `before`: what [`gives`] said.
-pub fn takes_back(before: Gives) {
-    if let Some(entry) = entry(GIVES.get().fd) {
-        begins();
-        let mut patience = Patience::of(GIVEN_FOR);
-        // A copy that is being made has the record, and what was said of it. Bound: its time.
-        while !stands() && !patience.is_over() {
-            goes_on();
-            patience.rests();
-        }
-        // Bound: handlers that make it another meanwhile.
-        while !is_taken_back(entry) {}
-        goes_on();
-        is_over();
-    }
-    GIVES.set(before);
-}
-
-fn is_taken_back(entry: &AtomicU32) -> bool {
-    let seen = entry.load(Ordering::Acquire);
-    let Gives {
-        fd,
-        inode: of,
-        was,
-        since,
-    } = GIVES.get();
-    if seen & !HANDED_ON != was | GIVEN {
-        // Who waited in vain has made it another; or a handler has, just now.
-        return entry.load(Ordering::Acquire) == seen;
-    }
-    let is_another = of != 0 && inode(fd).is_some_and(|now| now != of);
-    // It was one that is followed, and no end of a pair.
-    let follows = is_another && was != 0 && held(was).is_some();
-    let fresh = follows.then(|| begun(since)).flatten();
-    let value = match is_another {
-        true => fresh.map_or(0, Record::number),
-        false => seen & !GIVEN,
-    };
-    let (done, not) = (Ordering::AcqRel, Ordering::Relaxed);
-    let is_done = entry.compare_exchange(seen, value, done, not).is_ok();
-    let ended = match is_done {
-        true if is_another => arena::record(was),
-        true => None,
-        false => fresh,
-    };
-    if let Some(record) = ended {
-        release(record);
-    }
-    is_done
-}
-
 /// A record for a new socket, that one descriptor has.
-fn begun(before: Before) -> Option<&'static Record> {
-    let is_alone = stands();
-    let is_ours = is_alone && self::before().0 == before.0;
+pub fn begun(before: Before) -> Option<&'static Record> {
+    let is_ours = forking::stands() && before.is_now();
     let record = is_ours.then(arena::begin).flatten();
     if let Some(held) = record.and_then(|it| held(it.number())) {
         held.store(1, Ordering::Release);
     }
-    goes_on();
+    forking::goes_on();
     record
-}
-
-/// From here on no process is begun to be made; whether none is being made.
-fn stands() -> bool {
-    BEGINS.set(BEGINS.get() + 1);
-    BEGINNING.fetch_add(1, Ordering::SeqCst);
-    FORKING.load(Ordering::SeqCst) == 0
-}
-
-fn goes_on() {
-    BEGINNING.fetch_sub(1, Ordering::SeqCst);
-    BEGINS.set(BEGINS.get().saturating_sub(1));
-}
-
-/// When a socket was not there yet, by the processes that were made.
-#[derive(Clone, Copy)]
-pub struct Before(u32);
-
-/// Now.
-pub fn before() -> Before {
-    Before(FORKED.load(Ordering::SeqCst))
-}
-
-/// Of the socket that a descriptor is of.
-fn inode(fd: c_int) -> Option<u64> {
-    // SAFETY: it is asked for no longer than this, and an error where there is none.
-    let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };
-    let stat = rustix::fs::fstat(fd).ok()?;
-    let is_socket = rustix::fs::FileType::from_raw_mode(stat.st_mode).is_socket();
-    is_socket.then_some(stat.st_ino)
 }
 
 /// Whether a descriptor is still of this record: it may be closed, or be made another, at any time. Who does that
@@ -327,7 +143,7 @@ pub fn put(record: &Record) {
 }
 
 /// A descriptor, or a call, has it no more.
-fn release(record: &Record) {
+pub fn release(record: &Record) {
     if held(record.number()).is_some_and(|it| it.fetch_sub(1, Ordering::AcqRel) == 1) {
         uncopy(record.number());
         kept(|| log::say(record));
@@ -351,8 +167,8 @@ pub fn follow(fd: c_int, before: Before) {
 /// A number is of a record from now on, once no other thread has given it, if it is its by then. Given by this thread it stays so.
 fn becomes(fd: c_int, value: u32, is_its: impl Fn() -> bool) -> bool {
     let Some(entry) = entry(fd) else { return false };
-    let stays = if GIVES.get().fd == fd { GIVEN } else { 0 };
-    HIGHEST.fetch_max(fd.cast_unsigned(), Ordering::AcqRel);
+    let stays = if is_own(fd) { GIVEN } else { 0 };
+    knows_of(fd);
     // Bound: others that give this very number meanwhile.
     loop {
         let seen = entry.load(Ordering::Acquire);
@@ -370,19 +186,6 @@ fn becomes(fd: c_int, value: u32, is_its: impl Fn() -> bool) -> bool {
     }
     is_made(fd, value & !HANDED_ON);
     true
-}
-
-/// By a handler of the thread that has given it, if so.
-fn is_made(fd: c_int, was: u32) {
-    if GIVES.get().fd == fd {
-        let inode = if was == 0 { None } else { inode(fd) };
-        let inode = inode.unwrap_or(0);
-        GIVES.set(Gives {
-            inode,
-            was,
-            ..GIVES.get()
-        });
-    }
 }
 
 /// A copy of a descriptor, by which its record's calls go on if it is closed, or becomes another, meanwhile. There may be none.
@@ -485,7 +288,7 @@ fn is_no_more(fd: c_int, value: u32) -> bool {
 
 fn set(fd: c_int, value: u32) {
     if let Some(entry) = entry(fd) {
-        HIGHEST.fetch_max(fd.cast_unsigned(), Ordering::AcqRel);
+        knows_of(fd);
         entry.store(value, Ordering::Release);
     }
 }
@@ -502,17 +305,11 @@ pub fn forget(fd: c_int) {
     }
 }
 
-/// Waits where another thread has given it; `false`: there was none, or in vain.
-#[inline]
-fn waits(fd: c_int, entry: &AtomicU32, seen: u32) -> bool {
-    seen & GIVEN != 0 && is_given_back(fd, entry)
-}
-
 /// A number is of none any more, if nobody has given it since, or made it another; but it stays given by this thread.
-fn is_forgotten(fd: c_int, entry: &AtomicU32, seen: u32) -> bool {
+pub fn is_forgotten(fd: c_int, entry: &AtomicU32, seen: u32) -> bool {
     let inside = gate::enter();
     begins();
-    let stays = if GIVES.get().fd == fd { GIVEN } else { 0 };
+    let stays = if is_own(fd) { GIVEN } else { 0 };
     let (done, not) = (Ordering::AcqRel, Ordering::Relaxed);
     let is_done = entry
         .compare_exchange(seen, seen & stays, done, not)
@@ -612,21 +409,10 @@ fn own() -> impl Iterator<Item = &'static Record> {
 
 /// A process is about to be forked.
 pub fn forks() {
-    FORKING.fetch_add(1, Ordering::SeqCst);
-    FORKED.fetch_add(1, Ordering::SeqCst);
-    let mut patience = Patience::of(GIVEN_FOR);
-    // Bound: its time.
-    while BEGINNING.load(Ordering::SeqCst) > BEGINS.get() && !patience.is_over() {
-        patience.rests();
-    }
+    forking::begins();
     if HIGHEST.load(Ordering::Acquire) > 0 {
         own().for_each(Record::forks);
     }
-}
-
-/// It was, or was not: in the one that forks.
-pub fn has_forked() {
-    FORKING.fetch_sub(1, Ordering::SeqCst);
 }
 
 /// It was not, after all. Where other threads fork too, nobody knows whom they counted.
@@ -646,8 +432,7 @@ pub fn uncopies() {
 
 /// This process was.
 pub fn is_forked() {
-    FORKING.store(0, Ordering::SeqCst);
-    BEGINNING.store(BEGINS.get(), Ordering::SeqCst);
+    forking::is_forked();
     uncopies();
     if HIGHEST.load(Ordering::Acquire) == 0 {
         return;
@@ -665,22 +450,6 @@ pub fn is_forked() {
         if held.load(Ordering::Acquire) > 0 {
             place.store(-1, Ordering::Release);
         }
-    }
-}
-
-/// A number that another thread of the process that forked had given: its call does not go on here. It is of its record, or of
-/// another socket by now.
-fn is_left_behind(fd: c_int) {
-    let (Some(entry), Some(of)) = (entry(fd), INODES.get(fd as usize)) else {
-        return;
-    };
-    let seen = entry.load(Ordering::Acquire);
-    if seen & GIVEN == 0 || GIVES.get().fd == fd {
-        return;
-    }
-    match inode(fd) == Some(of.load(Ordering::Acquire)) {
-        true => drop(entry.fetch_and(!GIVEN, Ordering::AcqRel)),
-        false => drop(is_forgotten(fd, entry, seen)),
     }
 }
 

@@ -1,0 +1,84 @@
+//! Processes that are being made, and sockets that begin to be followed meanwhile: whose child may have one of which nobody
+//! told the record that it does.
+
+use crate::patience::Patience;
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+/// So long each waits for the other at most: its thread may be no more.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Threads that make a process, how often any began to, and such as begin a record meanwhile. A socket that the copy has and whose
+/// record is not told of that gets none: it would become a ring that is not mapped there, or not known.
+static FORKING: AtomicU32 = AtomicU32::new(0);
+static FORKED: AtomicU32 = AtomicU32::new(0);
+static BEGINNING: AtomicU32 = AtomicU32::new(0);
+
+thread_local! {
+    /// How often this thread is in the midst of [`BEGINNING`]: a handler that forks would wait for it.
+    static BEGINS: Cell<u32> = const { Cell::new(0) };
+}
+
+/// From here on no process is begun to be made; whether none is being made.
+pub fn stands() -> bool {
+    BEGINS.set(BEGINS.get() + 1);
+    BEGINNING.fetch_add(1, Ordering::SeqCst);
+    FORKING.load(Ordering::SeqCst) == 0
+}
+
+pub fn goes_on() {
+    BEGINNING.fetch_sub(1, Ordering::SeqCst);
+    BEGINS.set(BEGINS.get().saturating_sub(1));
+}
+
+/// When a socket was not there yet, by the processes that were made.
+#[derive(Clone, Copy)]
+pub struct Before(u32);
+
+/// Now.
+pub fn before() -> Before {
+    Before(FORKED.load(Ordering::SeqCst))
+}
+
+impl Before {
+    /// Before anything.
+    pub const NEVER: Before = Before(0);
+
+    /// Whether none was begun to be made since.
+    pub fn is_now(self) -> bool {
+        before().0 == self.0
+    }
+}
+
+/// Waits until no process is being made, and has none begun to be; to be followed by [`goes_on`].
+pub fn stands_still() {
+    let mut patience = Patience::of(PATIENCE);
+    // Bound: its time.
+    while !stands() && !patience.is_over() {
+        goes_on();
+        patience.rests();
+    }
+}
+
+/// One is about to be made: nothing begins to be followed from here on.
+pub fn begins() {
+    FORKING.fetch_add(1, Ordering::SeqCst);
+    FORKED.fetch_add(1, Ordering::SeqCst);
+    let mut patience = Patience::of(PATIENCE);
+    // Bound: its time.
+    while BEGINNING.load(Ordering::SeqCst) > BEGINS.get() && !patience.is_over() {
+        patience.rests();
+    }
+}
+
+/// It was made, or was not: in the one that makes it.
+pub fn ends() {
+    FORKING.fetch_sub(1, Ordering::SeqCst);
+}
+
+/// In it: no other thread goes on here.
+pub fn is_forked() {
+    FORKING.store(0, Ordering::SeqCst);
+    BEGINNING.store(BEGINS.get(), Ordering::SeqCst);
+}
