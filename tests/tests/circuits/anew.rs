@@ -60,12 +60,12 @@ goes_on = False; writer.join(); s.close(); print(wrong)
     assert_eq!(said, one.repeat(2) + "True 0\n0\n");
 }
 
-/// A number that is made a copy of another circuit (`over`: dup2, or close and dup by another thread; dup2 by a handler of the
-/// thread itself) as it is taken from its connection. Where what is sent by it comes to then.
-const REPLACED: &str = r#"
+/// How the programs below begin: connections to themselves, by a ring each.
+const BEGINS: &str = r#"
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -74,23 +74,43 @@ const REPLACED: &str = r#"
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/time.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 static char some[1 << 20];
 static struct sockaddr_in to = { .sin_family = AF_INET };
 static struct sockaddr none;
-static int listener, number, from, over, is_called;
+static int listener, number, is_called;
 static pthread_barrier_t both;
+static void begins(void) {
+    memset(some, 'x', sizeof some);
+    listener = socket(AF_INET, SOCK_STREAM, 0);
+    inet_pton(AF_INET, "10.1.1.10", &to.sin_addr);
+    to.sin_port = htons(7000);
+    if (bind(listener, (void *)&to, sizeof to) || listen(listener, 9)) exit(1);
+    pthread_barrier_init(&both, 0, 2);
+}
 static void pair(int *fd, int *c) {
     *fd = socket(AF_INET, SOCK_STREAM, 0);
     if (connect(*fd, (void *)&to, sizeof to)) { perror("connect"); exit(1); }
     *c = accept(listener, 0, 0);
-    for (int k = 0; k < 32; k++) {
+    for (int k = 0; k < 16; k++) {
         int a = k & 1 ? *c : *fd, b = k & 1 ? *fd : *c;
         for (int n = 0; n < 65536;) n += send(a, some, 65536 - n, 0);
         for (int n = 0; n < 65536;) n += recv(b, some, 65536 - n, 0);
     }
 }
+static void signals_in(long us) {
+    struct itimerval in = { { 0, 0 }, { 0, us } };
+    is_called = us > 0;
+    setitimer(ITIMER_REAL, &in, 0);
+}
+"#;
+
+/// A number that is made a copy of another circuit (`over`: dup2, or close and dup by another thread; dup2 by a handler of the
+/// thread itself) as it is taken from its connection. Where what is sent by it comes to then.
+const REPLACED: &str = r#"
+static int from, over;
 static void waits(long us) {
     struct timespec begun, now;
     clock_gettime(CLOCK_MONOTONIC, &begun);
@@ -121,11 +141,7 @@ static int arrives(int fd, int at) {
 }
 int main(void) {
     struct sigaction action = { .sa_handler = handler, .sa_flags = SA_RESTART };
-    listener = socket(AF_INET, SOCK_STREAM, 0);
-    inet_pton(AF_INET, "10.1.1.10", &to.sin_addr);
-    to.sin_port = htons(7000);
-    if (bind(listener, (void *)&to, sizeof to) || listen(listener, 9)) return 1;
-    pthread_barrier_init(&both, 0, 2);
+    begins();
     for (over = 0; over < 3; over++) {
         int wrong = 0;
         pthread_t thread;
@@ -134,14 +150,13 @@ int main(void) {
         for (int n = 0; n < 100; n++) {
             int c, d;
             struct stat a, b;
-            struct itimerval soon = { { 0, 0 }, { 0, 1 + n * 2 } }, never = { 0 };
             pair(&number, &c);
             pair(&from, &d);
             if (over < 2) pthread_barrier_wait(&both);
-            else { is_called = 1; setitimer(ITIMER_REAL, &soon, 0); }
+            else signals_in(1 + n * 2);
             connect(number, &none, sizeof none);
             if (over < 2) pthread_barrier_wait(&both);
-            else { is_called = 0; setitimer(ITIMER_REAL, &never, 0); }
+            else signals_in(0);
             int is_there = fstat(number, &a) == 0, other = -1;
             int is_copy = is_there && fstat(from, &b) == 0 && a.st_ino == b.st_ino;
             if (is_there && !is_copy) {
@@ -163,7 +178,9 @@ int main(void) {
 #[test]
 fn what_its_number_is_made_meanwhile_is_by_no_others_ring() {
     let rings = Rings::new();
-    rings.scene.compile("replaced", REPLACED);
+    rings
+        .scene
+        .compile("replaced", &format!("{BEGINS}{REPLACED}"));
     assert_eq!(
         rings.says("web", "exec timeout 60 {r} {f}/replaced"),
         "0\n0\n0\n"
@@ -174,33 +191,7 @@ fn what_its_number_is_made_meanwhile_is_by_no_others_ring() {
 /// A process that is forked in the midst: by another thread as a number is taken from its connection, by a handler of the thread
 /// that does it, and as another thread makes connections. What the child finds is the connection's, or nothing.
 const FORKED: &str = r#"
-#define _GNU_SOURCE
-#include <arpa/inet.h>
-#include <poll.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <sys/time.h>
-#include <sys/wait.h>
-#include <unistd.h>
-static char some[1 << 20];
-static struct sockaddr_in to = { .sin_family = AF_INET };
-static struct sockaddr none;
-static int listener, number, wrong, is_called, is_over;
-static pthread_barrier_t both;
-static void pair(int *fd, int *c) {
-    *fd = socket(AF_INET, SOCK_STREAM, 0);
-    if (connect(*fd, (void *)&to, sizeof to)) { perror("connect"); exit(1); }
-    *c = accept(listener, 0, 0);
-    for (int k = 0; k < 12; k++) {
-        int a = k & 1 ? *c : *fd, b = k & 1 ? *fd : *c;
-        for (int n = 0; n < 65536;) n += send(a, some, 65536 - n, 0);
-        for (int n = 0; n < 65536;) n += recv(b, some, 65536 - n, 0);
-    }
-}
+static int wrong, is_over;
 static void reads(int fd) {
     char got[8192];
     struct itimerval limit = { { 0, 0 }, { 10, 0 } };
@@ -244,24 +235,18 @@ static void *makes(void *none) {
 int main(void) {
     struct sigaction action = { .sa_handler = handler };
     pthread_t thread;
-    listener = socket(AF_INET, SOCK_STREAM, 0);
-    inet_pton(AF_INET, "10.1.1.10", &to.sin_addr);
-    to.sin_port = htons(7000);
-    memset(some, 'x', sizeof some);
-    if (bind(listener, (void *)&to, sizeof to) || listen(listener, 9)) return 1;
-    pthread_barrier_init(&both, 0, 2);
+    begins();
     pthread_create(&thread, 0, forks, 0);
     for (int by = 0; by < 2; by++, printf("%d\n", wrong), wrong = 0) {
         for (int n = 0; n < 60; n++) {
             int c;
-            struct itimerval soon = { { 0, 0 }, { 0, 1 + n * 3 } }, never = { 0 };
             pair(&number, &c);
             send(c, some, 20000, 0);
             if (!by) pthread_barrier_wait(&both);
-            else { is_called = 1; setitimer(ITIMER_REAL, &soon, 0); }
+            else signals_in(1 + n * 3);
             connect(number, &none, sizeof none);
             if (!by) pthread_barrier_wait(&both);
-            else { is_called = 0; setitimer(ITIMER_REAL, &never, 0); }
+            else signals_in(0);
             close(number);
             close(c);
         }
@@ -286,7 +271,7 @@ int main(void) {
 #[test]
 fn a_child_that_is_forked_meanwhile_reads_no_others_bytes_and_ends() {
     let rings = Rings::new();
-    rings.scene.compile("forked", FORKED);
+    rings.scene.compile("forked", &format!("{BEGINS}{FORKED}"));
     assert_eq!(
         rings.says("web", "exec timeout 60 {r} {f}/forked"),
         "0\n0\n0\n"

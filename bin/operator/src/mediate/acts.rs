@@ -181,8 +181,7 @@ impl Mediator {
             .map_err(number)?;
         self.counts_one(&made);
         sockets::waits_as(&made.fd, call.fd()?)?;
-        let was = cookie;
-        Ok(Came::Anew { was, made })
+        Ok(Came::Anew { was: cookie, made })
     }
 
     /// A call about a socket that is not in the table. Of a circuit all are made where this process makes its own.
