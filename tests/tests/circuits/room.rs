@@ -223,10 +223,11 @@ print(refused, 'fast' if longest < 0.8 else longest)
     scene.file("answers.py", ANSWERS);
     scene.file("short.py", SHORT);
     let _server = scene.start("red/db", "exec python3 {f}/answers.py", "serving");
-    assert_eq!(
-        scene.says("blue/app", "exec python3 {f}/short.py"),
-        "0 fast\n"
-    );
+    // Who waits for room waits for it each time; a machine that stands still does so once.
+    let mut all = (0..3).map(|_| scene.says("blue/app", "exec python3 {f}/short.py"));
+    let said: Vec<_> = all.by_ref().take_while(|said| said != "0 fast\n").collect();
+    assert!(said.iter().all(|said| said.starts_with("0 ")), "{said:?}");
+    assert!(said.len() < 3, "{said:?}");
 }
 
 /// The listener's own tenant has more that wait than are ever let in: who comes by the agreement has turns beside them.
