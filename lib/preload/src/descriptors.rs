@@ -3,6 +3,7 @@
 
 use crate::calls::exported;
 use crate::cancelled::Held;
+use crate::forking::Still;
 use crate::leave::left;
 use crate::real;
 use crate::record::{RESET, RING, Record};
@@ -51,7 +52,7 @@ fn copied(fd: c_int, closes: bool, kernel: impl FnOnce(bool) -> c_int) -> c_int 
     let Some(record) = table::hold(fd) else {
         return kernel(closes);
     };
-    let inside = gate::enter();
+    let still = Still::new();
     // Or it has left its ring meanwhile.
     let is_followed = table::is_of(fd, record);
     let is_ring = is_followed && is_ring(record);
@@ -62,7 +63,7 @@ fn copied(fd: c_int, closes: bool, kernel: impl FnOnce(bool) -> c_int) -> c_int 
             table::share(number, fd, record, is_ring && !closes);
         }
     }
-    drop(inside);
+    drop(still);
     if number != fd && (0..=2).contains(&number) && !left(number) {
         let errno = real::errno();
         table::forget(number);
@@ -93,11 +94,13 @@ fn copied_to(fd: c_int, to: c_int, closes: bool, kernel: impl FnOnce(bool) -> c_
         // It fails, and what is at the number stays there.
         return kernel(closes);
     }
+    let is_programs = !(0..=2).contains(&to);
+    let _still = (is_programs && table::is_followed(to)).then(Still::new);
     table::forget(to);
-    match (0..=2).contains(&to) {
-        true if !left(fd) => -1,
-        true => kernel(closes),
-        false => copied(fd, closes, kernel),
+    match is_programs {
+        true => copied(fd, closes, kernel),
+        false if !left(fd) => -1,
+        false => kernel(closes),
     }
 }
 
@@ -234,6 +237,7 @@ exported! {
         fd
     }
     close(fd: c_int) -> c_int {
+        let _still = table::is_followed(fd).then(Still::new);
         table::forget(fd);
         real::close(fd)
     }
@@ -241,6 +245,7 @@ exported! {
     close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
         const KNOWN: c_uint = libc::CLOSE_RANGE_CLOEXEC | libc::CLOSE_RANGE_UNSHARE;
         let fails = first > last || flags.cast_unsigned() & !KNOWN != 0;
+        let _still = table::follows().then(Still::new);
         if !fails && flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0 {
             table::followed(first, last).for_each(table::forget);
         } else if !fails {
@@ -249,6 +254,7 @@ exported! {
         real::close_range(first, last, flags)
     }
     closefrom(first: c_int) -> () {
+        let _still = table::follows().then(Still::new);
         table::followed(first.max(0).cast_unsigned(), u32::MAX).for_each(table::forget);
         real::closefrom(first);
     }

@@ -1,6 +1,7 @@
-//! Processes that are being made, and sockets that begin to be followed meanwhile: whose child may have one of which nobody
+//! Processes that are being made, and sockets that begin to be followed meanwhile, or end: whose child may have one of which nobody
 //! told the record that it does.
 
+use crate::gate;
 use crate::patience::Patience;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -18,6 +19,27 @@ static BEGINNING: AtomicU32 = AtomicU32::new(0);
 thread_local! {
     /// How often this thread is in the midst of [`BEGINNING`]: a handler that forks would wait for it.
     static BEGINS: Cell<u32> = const { Cell::new(0) };
+    /// How often of [`FORKING`]: a handler that closes would wait for that.
+    static FORKS: Cell<u32> = const { Cell::new(0) };
+}
+
+/// No process is made as long as there is this, but by a handler of its thread.
+pub struct Still(gate::Inside);
+
+impl Still {
+    /// Waits until none is being made.
+    pub fn new() -> Still {
+        // First, as who makes one does: who shuts it waits for both.
+        let inside = gate::enter();
+        stands_still();
+        Still(inside)
+    }
+}
+
+impl Drop for Still {
+    fn drop(&mut self) {
+        goes_on();
+    }
 }
 
 /// From here on no process is begun to be made; whether none is being made.
@@ -55,7 +77,7 @@ impl Before {
 pub fn stands_still() {
     let mut patience = Patience::of(PATIENCE);
     // Bound: its time.
-    while !stands() && !patience.is_over() {
+    while !stands() && FORKING.load(Ordering::SeqCst) > FORKS.get() && !patience.is_over() {
         goes_on();
         patience.rests();
     }
@@ -63,6 +85,7 @@ pub fn stands_still() {
 
 /// One is about to be made: nothing begins to be followed from here on.
 pub fn begins() {
+    FORKS.set(FORKS.get() + 1);
     FORKING.fetch_add(1, Ordering::SeqCst);
     FORKED.fetch_add(1, Ordering::SeqCst);
     let mut patience = Patience::of(PATIENCE);
@@ -75,10 +98,12 @@ pub fn begins() {
 /// It was made, or was not: in the one that makes it.
 pub fn ends() {
     FORKING.fetch_sub(1, Ordering::SeqCst);
+    FORKS.set(FORKS.get().saturating_sub(1));
 }
 
 /// In it: no other thread goes on here.
 pub fn is_forked() {
     FORKING.store(0, Ordering::SeqCst);
+    FORKS.set(0);
     BEGINNING.store(BEGINS.get(), Ordering::SeqCst);
 }

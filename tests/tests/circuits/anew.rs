@@ -227,6 +227,8 @@ static void *makes(void *none) {
     while (!is_over) {
         int fd, c;
         pair(&fd, &c);
+        send(c, some, 5000, 0);
+        usleep(200);
         close(fd);
         close(c);
     }
@@ -253,11 +255,17 @@ int main(void) {
         if (!by) { pthread_join(thread, 0); sigaction(SIGALRM, &action, 0); }
     }
     pthread_create(&thread, 0, makes, 0);
-    for (int n = 0; n < 400; n++) {
+    for (int n = 0; n < 2000; n++) {
         pid_t child = fork();
         if (!child) {
             struct pollfd one = { .events = POLLIN };
-            for (one.fd = 4; one.fd < 12; one.fd++) { poll(&one, 1, 0); close(one.fd); }
+            for (one.fd = 4; one.fd < 12; one.fd++) {
+                char got[8192];
+                int came = n & 1 ? recv(one.fd, got, sizeof got, MSG_DONTWAIT | MSG_PEEK) : 0;
+                while (came-- > 0) if (got[came] != 'x') _exit(9);
+                poll(&one, 1, 0);
+                close(one.fd);
+            }
             _exit(0);
         }
         waits_for(child);
