@@ -54,22 +54,24 @@ pub fn goes_on() {
     BEGINS.set(BEGINS.get().saturating_sub(1));
 }
 
-/// When a socket was not there yet, by the processes that were made.
+/// When a socket was not there yet, by the processes that were made; none: one was being made.
 #[derive(Clone, Copy)]
-pub struct Before(u32);
+pub struct Before(Option<u32>);
 
 /// Now.
 pub fn before() -> Before {
-    Before(FORKED.load(Ordering::SeqCst))
+    let forked = FORKED.load(Ordering::SeqCst);
+    // Last: whoever had begun by then is over.
+    Before((FORKING.load(Ordering::SeqCst) == 0).then_some(forked))
 }
 
 impl Before {
     /// Before anything.
-    pub const NEVER: Before = Before(0);
+    pub const NEVER: Before = Before(None);
 
-    /// Whether none was begun to be made since.
+    /// Whether none was begun to be made since, nor was being made.
     pub fn is_now(self) -> bool {
-        before().0 == self.0
+        self.0 == Some(FORKED.load(Ordering::SeqCst))
     }
 }
 

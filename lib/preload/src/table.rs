@@ -158,9 +158,12 @@ pub fn follow(fd: c_int, before: Before) {
         return;
     }
     begins();
+    // Until it has its number: a copy that is made in between would have that and no record.
+    forking::stands();
     if let Some(record) = begun(before) {
         let _ = becomes(fd, record.number(), || true);
     }
+    forking::goes_on();
     is_over();
 }
 
