@@ -84,6 +84,8 @@ pub struct Mediator {
     /// What is of an endpoint's port of before was left behind, and others that were linked there are to be looked at.
     is_anew: bool,
     counts: BTreeMap<u32, u32>,
+    /// The same as it was when those that are closed were looked for.
+    counted: BTreeMap<u32, u32>,
     /// With so many sockets it is asked which of them live.
     sweeps_at: usize,
     /// Who asks for it can have that asked again from then on.
@@ -153,6 +155,7 @@ impl Default for Mediator {
             limits: BTreeMap::new(),
             is_anew: false,
             counts: BTreeMap::new(),
+            counted: BTreeMap::new(),
             sweeps_at: GROWTH,
             follows: false,
             sweeps_after: None,

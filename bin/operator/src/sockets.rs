@@ -26,7 +26,7 @@ const UNDER_WAY: usize = 2 << 20;
 const DATAGRAMS: usize = 416 << 10;
 /// Sockets of an endpoint that have as much: what nobody has read is no process's memory, and a host has no bound on
 /// it as on TCP's. Others have what any AF_UNIX socket has.
-const WIDE: u32 = 256;
+pub const WIDE: u32 = 256;
 /// The least that the kernel waits: a jiffy.
 const AT_ONCE: Duration = Duration::from_micros(1);
 

@@ -54,6 +54,9 @@ impl Mediator {
         if self.table.counts().0 >= self.sweeps_at {
             self.sweep_grown();
         }
+        if self.is_narrow(slot) {
+            self.sweep_at_times();
+        }
         if !self.has_room_for(slot) {
             self.sweeps();
         }
@@ -64,6 +67,15 @@ impl Mediator {
             true => Ok(()),
             false => Err(Errno::NFILE),
         }
+    }
+
+    /// Whether its next would have little room for what nobody has read, and many of its sockets may be closed by now.
+    fn is_narrow(&self, slot: u32) -> bool {
+        let of = |counts: &BTreeMap<u32, u32>| counts.get(&slot).copied().unwrap_or(0);
+        let has = of(&self.counts);
+        has >= sockets::WIDE
+            && has - of(&self.counted).min(has) >= sockets::WIDE / 2
+            && guard!("circuits-narrow")
     }
 
     /// The same, by what is known of those that are closed.

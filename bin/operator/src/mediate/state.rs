@@ -628,6 +628,7 @@ impl Mediator {
             }
         }
         self.counts.append(&mut counts);
+        self.counted.clone_from(&self.counts);
         self.counts_carried();
     }
 
