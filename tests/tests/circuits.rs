@@ -2,6 +2,8 @@
 //! sockets are like the kernel's, and what becomes of them when processes die or when they
 //! are hostile.
 
+#[path = "circuits/abandoned.rs"]
+mod abandoned;
 #[path = "circuits/across.rs"]
 mod across;
 #[path = "circuits/anew.rs"]

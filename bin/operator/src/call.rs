@@ -19,7 +19,7 @@ const ARCH: u32 = 0xc000_003e;
 const LONGEST: usize = 128;
 /// Options of any socket by which descriptors or names get from one process to another: they
 /// are set and read by this process, on the very socket that it looked at.
-const OWN: [i32; 5] = [16, 28, 34, 76, 83];
+const OWN: [i32; 5] = [16, 28, 34, 76, notify::PASS_RIGHTS];
 
 /// Why there is no call to look at.
 pub enum Ended {
@@ -259,6 +259,13 @@ impl<'a> Call<'a> {
         let own =
             level == libc::SOL_SOCKET && OWN.contains(&name) && guard!("circuits-foreign-options");
         if own && self.is(libc::SYS_setsockopt) {
+            // Another compartment's circuit, perhaps: what was made to refuse them goes on to.
+            if name == notify::PASS_RIGHTS
+                && notify::refuses_descriptors(fd.as_fd())?
+                && guard!("circuits-foreign-rights")
+            {
+                return Err(Errno::PERM);
+            }
             notify::set_option(fd.as_fd(), level, name, &self.value()?)?;
             return Ok(Some(0));
         }

@@ -478,6 +478,9 @@ impl Mediator {
                     self.done_with(ended.note);
                     until = ended.left_of(&call, (at, own), until, Instant::now());
                     before = Some(key);
+                    if (ended.at, ended.why) != (at, why) {
+                        self.ends(&ended);
+                    }
                 }
                 let waits = Waits {
                     program,

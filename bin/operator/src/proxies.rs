@@ -126,6 +126,14 @@ impl Relays {
         self.asked.contains_key(&cookie)
     }
 
+    /// Nobody asks for it any more.
+    pub fn asks_no_more(&mut self, cookie: u64) {
+        self.tried.remove(&cookie);
+        if let Some(asked) = self.asked.remove(&cookie) {
+            self.refuse(asked.slot, cookie);
+        }
+    }
+
     /// Whether it is known what came of it.
     pub fn is_over(&self, cookie: u64) -> bool {
         let asked = self.asked.get(&cookie);

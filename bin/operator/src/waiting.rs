@@ -181,9 +181,11 @@ impl Waiting {
         range.next().is_some()
     }
 
-    /// Whether somebody waits at a socket.
-    pub fn any_at(&self, at: u64) -> bool {
-        !self.whys(at).is_empty()
+    /// Whether somebody waits at a socket but this thread.
+    pub fn any_at(&self, at: u64, but: u32) -> bool {
+        let mut all = self.all.range((at, WHYS[0], 0)..);
+        let mut of = all.by_ref().take_while(|((of, ..), _)| *of == at);
+        of.any(|(_, waits)| waits.call.thread != but)
     }
 
     /// One that cannot wait was let in where others wait for room: the first of them is let in as well, before another.
@@ -292,7 +294,7 @@ mod tests {
         assert_eq!(waiting.next_due(), None);
         assert!(!waiting.any(Why::Accept) && waiting.any(Why::Room));
         assert_eq!(waiting.extract_if(|it| it.at == 7).len(), 1);
-        assert!(!waiting.any_at(7) && waiting.any_at(9));
+        assert!(!waiting.any_at(7, 0) && waiting.any_at(9, 0) && !waiting.any_at(9, 1));
     }
 
     #[test]

@@ -37,7 +37,9 @@ pub use interrupt::Interrupted;
 pub use listener::{
     Listener, Notification, Outcome, RECEIVED, Sizes, is_called_listener, is_listener, received,
 };
-pub use option::{name_of, option, refuse_descriptors, set_option};
+pub use option::{
+    PASS_RIGHTS, name_of, option, refuse_descriptors, refuses_descriptors, set_option,
+};
 pub use owner::{is_within, owners, share_descriptors, user_namespace, user_namespace_at_once};
 pub use passed::passed;
 pub use run::{Ids, Namespaces, OWN, Plan, Running, Started, User, namespaces, start};

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// SO_PASSRIGHTS (asm-generic/socket.h), since Linux 6.16.
-const PASS_RIGHTS: i32 = 83;
+pub const PASS_RIGHTS: i32 = 83;
 /// Bytes of the longest name (struct sockaddr_storage).
 const NAME: usize = 128;
 
@@ -19,6 +19,16 @@ const NAME: usize = 128;
 /// NOPROTOOPT: Linux 6.16 is needed.
 pub fn refuse_descriptors(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     set_option(fd, libc::SOL_SOCKET, PASS_RIGHTS, &0_i32.to_ne_bytes())
+}
+
+/// Whether that is so.
+///
+/// # Errors
+/// The kernel's.
+pub fn refuses_descriptors(fd: BorrowedFd<'_>) -> Result<bool, Errno> {
+    let mut passes = [0; 4];
+    option(fd, libc::SOL_SOCKET, PASS_RIGHTS, &mut passes)?;
+    Ok(passes == [0; 4])
 }
 
 /// setsockopt(2).

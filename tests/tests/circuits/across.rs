@@ -350,12 +350,33 @@ while True:
 assert got == b'plain', got
 print('done', flush=True)
 ";
+    // Nor by a program of a third one, that is given an end of the circuit and has it take some.
+    const THIRD: &str = "
+import errno, socket, sys
+u = socket.socket(socket.AF_UNIX)
+if sys.argv[1] == 'takes':
+    u.bind(sys.argv[2]); u.listen(); print('takes', flush=True)
+    _, [end, *_], *_ = socket.recv_fds(u.accept()[0], 9, 1)
+    try: socket.socket(fileno=end).setsockopt(socket.SOL_SOCKET, 83, 1); print('set', flush=True)
+    except OSError as error: print(errno.errorcode[error.errno], flush=True)
+else:
+    c = socket.create_connection(('10.1.200.10', 5432)); u.connect(sys.argv[2]); socket.send_fds(u, [b'x'], [c.fileno()])
+    u.recv(1)
+";
     let scene = scene(SPEC);
     scene.file("passes.py", PASSES);
+    scene.file("third.py", THIRD);
     let server = scene.start("red/db", "exec python3 {f}/passes.py serve", "serving");
     let said = scene.says("blue/app", "exec python3 {f}/passes.py ask");
     assert_eq!(said, "EPERM\ndone\n");
     server.until("EPERM\ndone\n");
+    drop(server);
+    let _server = scene.start("red/db", "exec python3 {f}/passes.py serve", "serving");
+    let third = |what| format!("exec python3 {{f}}/third.py {what} {{f}}/third");
+    let takes = scene.start("red/backup", &third("takes"), "takes");
+    scene.says("blue/app", &third("gives"));
+    takes.until("EPERM\n");
+    assert_eq!(takes.out(), "takes\nEPERM\n");
 }
 
 /// Memory in common, between programs that can use it: where both tenants ask for it, of nobody who

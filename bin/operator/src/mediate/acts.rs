@@ -245,6 +245,9 @@ impl Mediator {
         if open && address.starts_with(&unspecified) {
             return self.begins_anew(slot, cookie, call);
         }
+        if address.starts_with(&unspecified) && guard!("circuits-abandoned") {
+            self.abandons(cookie);
+        }
         if self.relays.is_asked(cookie) {
             let came = self.relayed(cookie, call);
             // Ports of the namespace that its other programs have this process does not know of.
@@ -255,7 +258,7 @@ impl Mediator {
                 return came;
             }
         }
-        if self.crossings.is_asked(cookie) && self.is_crossed(slot, cookie, &address)? {
+        if self.crossings.is_asked(cookie) && self.is_crossed(slot, cookie, (&address, call))? {
             return self.crossed(slot, cookie, call);
         }
         if let Some(state) = self.table.socket(cookie).map(|socket| socket.state()) {

@@ -221,7 +221,7 @@ impl Mediator {
         &mut self,
         slot: u32,
         cookie: u64,
-        address: &[u8],
+        (address, call): (&[u8], &Call<'_>),
     ) -> Result<bool, Errno> {
         let socket = self.table.socket(cookie).ok_or(Errno::BADF)?;
         let to = circuit::parse_connect(socket.family(), false, address);
@@ -231,12 +231,23 @@ impl Mediator {
         let evades = is_metered && !self.crossings.is_metered(cookie) && guard!("across-rate");
         match same {
             true if !evades => return Ok(true),
-            false if self.waits.any_at(cookie) => return Err(Errno::ALREADY),
+            // By another of its threads: what this one was in before a signal has ended.
+            false if self.waits.any_at(cookie, call.thread()) => return Err(Errno::ALREADY),
             _ => {}
         }
         self.crossings.asks_no_more(cookie);
         let _ = self.table.connect_failed(cookie);
         Ok(false)
+    }
+
+    /// What a connect of this socket asked for by an agreement or a proxy is nobody's: a signal has ended the call, or its program
+    /// takes it back. Nobody is to hold a place for it, nor to have it come later.
+    pub(super) fn abandons(&mut self, cookie: u64) {
+        if self.crossings.is_asked(cookie) || self.relays.is_asked(cookie) {
+            self.crossings.asks_no_more(cookie);
+            self.relays.asks_no_more(cookie);
+            let _ = self.table.connect_failed(cookie);
+        }
     }
 
     /// Connections that were begun here across an agreement and may not be any more, and those that

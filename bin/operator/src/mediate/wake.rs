@@ -81,6 +81,7 @@ impl Mediator {
             return self.done_with(waits.note);
         };
         if !listener.is_live(waits.call.id) {
+            self.ends(&waits);
             return self.done_with(waits.note);
         }
         let begun = self.starts();
@@ -96,6 +97,13 @@ impl Mediator {
         self.finish(waits.program, waits.note, waits.call, listener, came);
         self.again = again;
         self.done_for(slot, begun);
+    }
+
+    /// A signal has ended it. The other side of an agreement would keep a place for nobody, where others wait for one.
+    pub(super) fn ends(&mut self, waits: &Waits) {
+        if waits.why == Why::Cross && guard!("across-abandoned") {
+            self.abandons(waits.at);
+        }
     }
 
     /// Whether what somebody waits for at a socket has come.

@@ -1,0 +1,83 @@
+//! Connects that a signal has ended while they waited, of which nobody holds anything, and what their sockets are used for then.
+
+use crate::{across, proxy};
+use e2e::Instance;
+use std::process::Stdio;
+use std::time::Duration;
+
+/// A connect that a signal ends, and what comes of another.
+const ENDS: &str = "
+import ctypes, errno, os, signal, socket, struct, sys, time
+libc = ctypes.CDLL(None, use_errno=True); signal.signal(signal.SIGALRM, lambda *_: None)
+def connects(s, to):
+    name = bytes(16) if to is None else struct.pack('=H', 2) + struct.pack('!H', to[1]) + socket.inet_aton(to[0]) + bytes(8)
+    return 'in' if libc.connect(s.fileno(), name, 16) == 0 else errno.errorcode[ctypes.get_errno()]
+def ended(s, to, after):
+    signal.setitimer(signal.ITIMER_REAL, after); came = connects(s, to); signal.setitimer(signal.ITIMER_REAL, 0)
+    return came
+";
+
+#[test]
+fn what_a_signal_ended_holds_no_place_at_another_tenants_listener() {
+    const FULL: &str = "
+import socket, sys
+s = socket.socket(); s.bind(('10.1.1.10', 5432)); s.listen(1); print('serving', flush=True)
+sys.stdin.readline(); kept = []
+while True: kept.append(s.accept()[0]); kept[-1].send(b'x')
+";
+    let scene = across::scene(across::SPEC);
+    scene.file("full.py", FULL);
+    let file = |name: &str, what: &str| scene.file(name, &format!("{ENDS}{what}"));
+    file(
+        "ends.py",
+        "
+db = ('10.1.200.10', 5432); all = [socket.socket() for _ in range(40)]
+said = [ended(s, db, 0.02) for s in all]; print(said.count('in') < 4, said.count('EINTR') > 30, flush=True)
+# The last of them begins anew, to elsewhere.
+print(connects(all[-1], None), connects(all[-1], ('10.1.1.10', 9)), flush=True); time.sleep(600)
+",
+    );
+    file(
+        "asks.py",
+        "
+s = socket.socket(); print('asks', flush=True); print(connects(s, ('10.1.200.10', 5432)), s.recv(1), flush=True)
+",
+    );
+    let mut command = scene.command("red/db", "exec python3 {f}/full.py");
+    command.stdin(Stdio::piped());
+    let mut server = scene.spawn(command);
+    server.until("serving");
+    let ends = scene.start("blue/app", "exec python3 {f}/ends.py", "EC");
+    assert_eq!(ends.out(), "True True\nin ECONNREFUSED\n");
+    let asks = scene.start("blue/app", "exec python3 {f}/asks.py", "asks");
+    server.go_on();
+    // Each that holds a place would do so for five seconds, and two may.
+    let is_in = |_: &Instance| asks.out() == "asks\nin b'x'\n";
+    let is_in = scene.instance.until(Duration::from_secs(5), is_in);
+    assert!(is_in, "{}", asks.out());
+}
+
+#[test]
+fn who_takes_a_connect_back_that_a_proxy_was_asked_for_connects_to_another() {
+    let scene = proxy::scene("");
+    scene.file(
+        "ends.py",
+        &format!(
+            "{ENDS}
+s = socket.socket(); print(ended(s, ('10.1.1.99', 80), 0.3))
+print(connects(s, None), connects(s, ('10.1.1.20', 8080))); s.send(b'x'); print(s.recv(1))
+"
+        ),
+    );
+    const SERVES: &str = "
+import socket
+s = socket.create_server(('10.1.1.20', 8080)); print('serving', flush=True)
+while True:
+    c, _ = s.accept(); c.send(c.recv(1))
+";
+    scene.file("serves.py", SERVES);
+    let server = scene.spawn(proxy::in_box(&scene, "exec python3 {f}/serves.py"));
+    server.until("serving");
+    let said = scene.says("both", "python3 {f}/ends.py");
+    assert_eq!(said, "EINTR\nin in\nb'x'\n");
+}
