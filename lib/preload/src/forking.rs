@@ -2,13 +2,9 @@
 //! told the record that it does.
 
 use crate::gate;
-use crate::patience::Patience;
+use crate::patience::{PATIENCE, Patience};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
-
-/// So long each waits for the other at most: its thread may be no more.
-const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Threads that make a process, how often any began to, and such as begin a record meanwhile. A socket that the copy has and whose
 /// record is not told of that gets none: it would become a ring that is not mapped there, or not known.

@@ -2,13 +2,10 @@
 //! waits meanwhile, for another file may have a number as soon as it is closed.
 
 use crate::lock::thread;
-use crate::patience::Patience;
+use crate::patience::{PATIENCE, Patience};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, compiler_fence};
-use std::time::Duration;
 
-/// Who leaves takes some milliseconds. One that was copied by `clone` in the midst of that waits no longer.
-const PATIENCE: Duration = Duration::from_secs(2);
 /// Of a place: its thread is within, and not on its way.
 const WITHIN: u32 = 1 << 31;
 

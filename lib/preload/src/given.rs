@@ -4,7 +4,7 @@
 
 use crate::arena;
 use crate::forking::{self, Before, before};
-use crate::patience::Patience;
+use crate::patience::{PATIENCE, Patience};
 use crate::record::Record;
 use crate::table::{
     HANDED_ON, begins, begun, entry, held, is_forgotten, is_over, knows_of, release,
@@ -12,12 +12,9 @@ use crate::table::{
 use std::cell::Cell;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::time::Duration;
 
 /// Of an entry: a call is under way after which it may be another socket's. Others wait for that.
 pub const GIVEN: u32 = 1 << 28;
-/// So long at most: its thread may be no more (`fork`, `exit`).
-const GIVEN_FOR: Duration = Duration::from_secs(2);
 
 /// Of a number that is given, the socket that it was of.
 static INODES: [AtomicU64; crate::table::FDS] = [const { AtomicU64::new(0) }; crate::table::FDS];
@@ -68,7 +65,7 @@ fn is_given_back(fd: c_int, entry: &AtomicU32) -> bool {
     if is_own(fd) {
         return false;
     }
-    let mut patience = Patience::of(GIVEN_FOR);
+    let mut patience = Patience::of(PATIENCE);
     // Bound: its time.
     loop {
         if entry.load(Ordering::Acquire) & GIVEN == 0 {

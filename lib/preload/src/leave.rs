@@ -8,6 +8,7 @@
 
 use crate::cancelled::kept;
 use crate::descriptors::may_be;
+use crate::patience::PATIENCE;
 use crate::real;
 use crate::receive::receive;
 use crate::record::Record;
@@ -19,13 +20,9 @@ use crate::{gate, orphan, processes, table};
 use libc::{POLLHUP, POLLIN, POLLOUT, iovec};
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 /// Bytes that are under way in a direction at most.
 const CARRIED: usize = 16 << 10;
-
-/// How long it may take until nobody writes any more.
-const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Does it; `Err`: an error number, and the descriptor is as it was.
 pub fn leave(fd: c_int) -> Result<(), c_int> {

@@ -6,6 +6,8 @@
 use crate::socket::naps;
 use std::time::{Duration, Instant};
 
+/// How long one waits for another thread at most, which may be no more: what it does takes milliseconds.
+pub const PATIENCE: Duration = Duration::from_secs(2);
 /// What a round counts for at most, and what one may sleep.
 pub const ROUND: Duration = Duration::from_millis(10);
 /// So often others are let go first: most of what is waited for takes less than a sleep.
