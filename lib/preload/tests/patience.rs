@@ -1,6 +1,6 @@
 //! Patience that counts rounds. The library itself is linked to no test.
 
-use patience::{Patience, ROUND};
+use patience::{PATIENCE as MOST, Patience, ROUND};
 use std::time::{Duration, Instant};
 
 #[path = "../src/patience.rs"]
@@ -12,8 +12,6 @@ mod socket {
 
     pub fn naps(_: Duration) {}
 }
-
-const MOST: Duration = Duration::from_secs(2);
 
 #[test]
 fn rounds_count_for_what_they_took() {
