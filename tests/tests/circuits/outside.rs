@@ -81,6 +81,21 @@ fn where_no_route_leads_is_told_at_once() {
     assert_eq!(both_asks(&scene, asks), ["ENETUNREACH"; 3]);
 }
 
+/// A proxy's kernel refuses that, where nobody is told of it; and who has circuits alone has nobody there.
+#[test]
+fn what_is_for_all_of_the_subnet_is_refused_and_counted() {
+    let scene = scene("");
+    let refused = || scene.instance.drops("red", "both", "no-neighbour").unwrap();
+    let before = refused();
+    let asks = "10.1.1.255,53 -c 10.1.1.255,53";
+    assert_eq!(both_asks(&scene, asks), ["EHOSTUNREACH"; 2]);
+    assert!(refused() >= before + 2);
+    assert_eq!(
+        scene.says("app", &line(&format!("ask {asks}"))),
+        "EHOSTUNREACH\nEHOSTUNREACH\n"
+    );
+}
+
 /// Every length, by messages and natively, from and to the very port, in order, with the address
 /// that it was sent to.
 #[test]

@@ -145,6 +145,44 @@ fn proxy_is_told_of_its_end(mediator: &mut Mediator, made: Made, near: &Link) {
     assert!(all[1].0.body::<Unhear>().is_some());
 }
 
+/// Its proxy's kernel would refuse that, where nobody is told of it.
+#[test]
+fn what_is_for_all_of_the_own_subnet_leads_nowhere() {
+    let mut tables = tables();
+    let mut mediator = with_circuits(&tables);
+    let made = bound(&mut mediator);
+    let _proxy = linked(&mut mediator, NEAR);
+    let ending = |subnet, host| {
+        let mut way = to(9);
+        (way.remote.ip[14], way.remote.ip[15]) = (subnet, host);
+        way
+    };
+    let told = mediator.may_send(NEAR, made.cookie, ending(0, 255));
+    assert_eq!(told, Err(Errno::HOSTUNREACH));
+    let leads = |mediator: &Mediator| {
+        let of = [
+            ending(0, 255),
+            ending(0, 254),
+            ending(0, 127),
+            ending(1, 255),
+        ];
+        of.map(|way| mediator.is_outside(NEAR, &way))
+    };
+    // Another subnet's is its switch's to judge.
+    assert_eq!(leads(&mediator), [false, true, true, true]);
+    // Of two addresses both are somebody's (RFC 3021).
+    for (length, expected) in [
+        (25, [true, true, false, true]),
+        (31, [true, true, true, true]),
+        (32, [true, true, true, true]),
+        (0, [true, true, true, true]),
+    ] {
+        tables.subnets[0].prefix4_len = length;
+        mediator.use_image(mapped(&tables));
+        assert_eq!(leads(&mediator), expected, "{length}");
+    }
+}
+
 #[test]
 fn an_endpoint_has_as_many_peers_as_it_may_and_who_is_connected_keeps_its_own() {
     let mut mediator = with_circuits(&tables());

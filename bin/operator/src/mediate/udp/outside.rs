@@ -10,7 +10,9 @@ use crate::proxies::is_loopback;
 use circuit::{Family, Ip, Socket, Way};
 use command::Message;
 use command::verbs::{Convey, Hear, Heard, Part, Quiet, Unhear};
+use image::compartment::Subnet;
 use std::collections::VecDeque;
+use std::net::Ipv6Addr;
 use wire::address::is_link_local;
 
 /// Far sockets of an endpoint, and addresses with ports that are heard for it.
@@ -116,12 +118,12 @@ impl Mediator {
     /// Whether what goes this way leaves circuits: a proxy leads on, and nobody who has circuits
     /// has the address; or who has a proxy too, and no such socket, where a program without
     /// circuits may be. Not where no route leads, which a kernel's own stack tells at once: who asks a name server there
-    /// would wait for it.
+    /// would wait for it; nor to all of the own subnet, which a proxy's kernel refuses where nobody is told of it.
     pub(in crate::mediate) fn is_outside(&self, slot: u32, way: &Way) -> bool {
         let is_led = |slot: u32| self.outside.is_led(slot);
         is_led(slot)
             && match self.located(slot, way) {
-                Err(Errno::HOSTUNREACH) => true,
+                Err(Errno::HOSTUNREACH) => !self.is_to_all(slot, &way.remote.ip),
                 // Of a link's addresses the image knows nothing.
                 Err(Errno::NETUNREACH) => {
                     is_link_local(&way.local.ip) || !guard!("circuits-outside-route")
@@ -131,6 +133,24 @@ impl Mediator {
                 Ok(to) if !self.limits.contains_key(&to) => true,
                 Ok(to) => is_led(to) && self.table.find_receiver(to, way, 0).is_none(),
             }
+    }
+
+    /// Whether an address is the broadcast of an endpoint's own subnet, which one of 31 bits or more has not (RFC 3021).
+    fn is_to_all(&self, slot: u32, ip: &Ip) -> bool {
+        let image = self.image.as_ref().map(MappedCompartment::image);
+        let of = image.and_then(|image| {
+            let subnet = decide::endpoint(&image, slot)?.subnet;
+            image.subnets().get(subnet as usize).copied()
+        });
+        let is_broadcast = |subnet: Subnet| {
+            let hosts = match subnet.prefix4_len {
+                length @ 1..=30 => u32::MAX >> length,
+                _ => return false,
+            };
+            let last = u32::from_be_bytes(subnet.prefix4) | hosts;
+            Ipv6Addr::from(*ip).to_ipv4_mapped() == Some(last.into())
+        };
+        of.is_some_and(is_broadcast)
     }
 
     /// The same of a connected socket. An operator that starts is told of its endpoints one by one: to whose it is linked has
@@ -331,8 +351,8 @@ impl Mediator {
         if !self.relays.has(slot) || local.port == 0 {
             return;
         }
-        let v4 = |ip: &Ip| std::net::Ipv6Addr::from(*ip).to_ipv4_mapped().is_some();
-        let any = std::net::Ipv6Addr::from(local.ip);
+        let v4 = |ip: &Ip| Ipv6Addr::from(*ip).to_ipv4_mapped().is_some();
+        let any = Ipv6Addr::from(local.ip);
         let any4 = any.to_ipv4_mapped().is_some_and(|ip| ip.is_unspecified());
         let all = match any4 || any.is_unspecified() {
             false => vec![local.ip],
