@@ -293,6 +293,12 @@ fn has_circuits(body: &CreatePort) -> bool {
     body.kind == ENDPOINT_CIRCUITS || body.flags & command::verbs::CREATE_CIRCUITS != 0
 }
 
+/// What is set at a port's interface.
+fn addresses(body: &CreatePort) -> ([u8; 4], [u8; 16], [u8; 2]) {
+    let lengths = [body.prefix4_len, body.prefix6_len];
+    (body.address4, body.address6, lengths)
+}
+
 fn why_replaced(before: Option<&Object>, after: &Object) -> String {
     match (before, after) {
         (Some(Object::Port(old)), Object::Port(new)) => {
@@ -306,20 +312,16 @@ fn why_replaced(before: Option<&Object>, after: &Object) -> String {
             note(old.kind != new.kind, "another kind of port");
             note(old.mac != new.mac, "MAC");
             note(old.mtu != new.mtu, "MTU");
-            note(
-                (old.address4, old.address6, old.prefix4_len, old.prefix6_len)
-                    != (new.address4, new.address6, new.prefix4_len, new.prefix6_len),
-                "addresses",
-            );
-            note(
-                (old.gateway4, old.gateway6) != (new.gateway4, new.gateway6),
-                "gateway",
-            );
-            note(
-                (old.interface, old.namespace) != (new.interface, new.namespace),
-                "place",
-            );
-            note(old.owner != new.owner, "owner");
+            // What only one of two kinds has did not change: the kind did.
+            let both = |kinds: &[u32]| [old, new].iter().all(|it| kinds.contains(&it.kind));
+            let interfaces = both(&[ENDPOINT_TAP, ENDPOINT_VETH]);
+            let owned = both(&[ENDPOINT_FIFO, ENDPOINT_VHOST]);
+            note(interfaces && addresses(old) != addresses(new), "addresses");
+            let gateways = |body: &CreatePort| (body.gateway4, body.gateway6);
+            note(interfaces && gateways(old) != gateways(new), "gateway");
+            let place = |body: &CreatePort| (body.interface, body.namespace);
+            note(interfaces && place(old) != place(new), "place");
+            note(owned && old.owner != new.owner, "owner");
             let size = |body: &CreatePort| (body.capacity, body.max_record, body.pairs);
             note(
                 old.kind == new.kind && size(old) != size(new),
@@ -329,7 +331,7 @@ fn why_replaced(before: Option<&Object>, after: &Object) -> String {
                     _ => "queue size",
                 },
             );
-            note(old.flags != new.flags, "how it is set up");
+            note(interfaces && old.flags != new.flags, "how it is set up");
             note(old.name != new.name, "name");
             let left = match has_circuits(old) {
                 true => ": its programs' circuits end, and they have to be started again",

@@ -126,6 +126,48 @@ fn another_way_of_waiting_makes_the_compartment_anew() {
     ));
 }
 
+/// Its addresses are the same whatever it is attached by, though not every kind of port has them set.
+#[test]
+fn of_another_kind_of_port_that_alone_is_told_which_both_have() {
+    let with = |rest: &str| BASE.replace("name: b, ", &format!("name: b, {rest}, "));
+    for (from, to, why) in [
+        ("attach: circuits", "attach: tap", "another kind of port"),
+        ("attach: veth", "attach: circuits", "another kind of port"),
+        (
+            "attach: { fifo: { owner: 1000 } }",
+            "attach: tap",
+            "another kind of port",
+        ),
+        (
+            "attach: { fifo: { owner: 1000 } }",
+            "attach: vhost",
+            "another kind of port, owner",
+        ),
+        ("attach: tap", "attach: veth", "another kind of port"),
+        (
+            "attach: tap",
+            "attach: { veth: { namespace: here, circuits: {} } }",
+            "another kind of port, place, how it is set up",
+        ),
+        (
+            "attach: tap, addresses: [10.1.1.8]",
+            "attach: veth, addresses: [10.1.1.9]",
+            "another kind of port, addresses",
+        ),
+    ] {
+        let base = made(&with(from), &World::default());
+        let told = lines(&base, &made(&with(to), &base));
+        let line = told
+            .lines()
+            .find(|line| line.starts_with("replace endpoint red/b: changed: "))
+            .unwrap_or_else(|| panic!("{from} to {to}: {told}"));
+        let shown = line["replace endpoint red/b: changed: ".len()..]
+            .split(": ")
+            .next();
+        assert_eq!(shown, Some(why), "{from} to {to}");
+    }
+}
+
 /// Who runs programs there has to start them again.
 #[test]
 fn that_programs_lose_their_circuits_is_told_and_of_no_others() {
