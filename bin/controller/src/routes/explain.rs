@@ -165,14 +165,13 @@ fn receivers<'a>(
     (protocol, port): (u8, u16),
 ) -> Result<Vec<Peer<'a>>, Fault> {
     let peers = peers(&asked.to)?;
-    let intent = world.made().map(|made| made.2);
-    let named =
-        intent.filter(|intent| asked.to.contains('/') && intent.endpoint(&asked.to).is_none());
-    let Some((intent, (_, from))) = named.and_then(|it| Some((it, it.endpoint(&asked.from)?)))
+    let made = world.made().map(|(spec, _, intent)| (spec, intent));
+    let named = made.filter(|made| asked.to.contains('/') && made.1.endpoint(&asked.to).is_none());
+    let Some((made, (_, from))) = named.and_then(|it| Some((it, it.1.endpoint(&asked.from)?)))
     else {
         return Ok(peers);
     };
-    let addresses = targets(intent, from, &asked.to, protocol, port)?;
+    let addresses = targets(made, from, &asked.to, protocol, port)?;
     match addresses.is_empty() {
         true => Err(request(format!(
             "{} is of prefixes, each of its endpoints by its own address",

@@ -18,7 +18,7 @@ use axum::extract::{Query, State};
 use guard::guard;
 use policy::{Intent, PortIntent, Side};
 use serde::Deserialize;
-use spec::{Protocol, mapped};
+use spec::{Protocol, Spec, mapped};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -188,7 +188,7 @@ fn frames(world: &World, asked: &Asked) -> Result<Vec<Vec<u8>>, Fault> {
     let Some(to) = asked.to.as_deref() else {
         return Err(request("to whom? name one, or give the whole frame"));
     };
-    let (_, _, intent) = world.made().ok_or_else(|| {
+    let (spec, _, intent) = world.made().ok_or_else(|| {
         Fault::new(
             "not-found",
             Whose::User,
@@ -206,7 +206,7 @@ fn frames(world: &World, asked: &Asked) -> Result<Vec<Vec<u8>>, Fault> {
         .ok_or_else(|| Fault::new("bulkhead", Whose::Bulkhead, "its image does not read", ""))?;
     let mut all = Vec::new();
     for (protocol, port) in words(packets(asked.protocol.as_deref(), asked.port.as_deref()))? {
-        let targets = targets(intent, from, to, protocol, port)?;
+        let targets = targets((spec, intent), from, to, protocol, port)?;
         for v4 in families(protocol) {
             let of = |list: &[IpAddr]| list.iter().find(|a| a.is_ipv4() == *v4).copied();
             let (Some(source), Some(destination)) = (of(&from.addresses), of(&targets)) else {
@@ -241,7 +241,7 @@ fn families(protocol: u8) -> &'static [bool] {
 
 /// The addresses of whom a word names, as the sender's tenant sees them.
 pub fn targets(
-    intent: &Intent,
+    (spec, intent): (&Spec, &Intent),
     from: &PortIntent,
     to: &str,
     protocol: u8,
@@ -296,7 +296,29 @@ pub fn targets(
             "no agreement joins {}/{} and {to}",
             from.tenant, from.endpoint
         ))),
-        (None, None) => Err(no_endpoint(tenant, name)),
+        (None, None) => Err(nobody(spec, from, (tenant, name))),
+    }
+}
+
+/// No endpoint has this name, and no agreement: what the sender's own tenant accepts by it nobody offers, or not any more.
+fn nobody(spec: &Spec, from: &PortIntent, (tenant, name): (&str, &str)) -> Fault {
+    let own = spec
+        .tenants
+        .iter()
+        .filter(|it| it.name.as_str() == from.tenant && from.tenant == tenant);
+    let accepts = own
+        .flat_map(|it| &it.accepts)
+        .find(|it| it.name.as_str() == name);
+    match accepts {
+        Some(_) => Fault::new(
+            "not-found",
+            Whose::User,
+            format!(
+                "{tenant}/{name} is an acceptance of which there is no agreement: it reaches nobody"
+            ),
+            "`bulkhead status` says what it lacks",
+        ),
+        None => no_endpoint(tenant, name),
     }
 }
 
@@ -547,7 +569,7 @@ mod tests {
     fn whom_a_word_names_is_seen_as_its_tenant_sees_it() {
         let text = include_str!("../../../../examples/agreement.yaml");
         let world = World::compile("a.yaml", text.as_bytes(), &World::default()).unwrap();
-        let (_, _, intent) = world.made().unwrap();
+        let (spec, _, intent) = world.made().unwrap();
         let agreement = &intent.agreements[0];
         let user = intent
             .ports()
@@ -556,7 +578,7 @@ mod tests {
             .1;
         let target = |to: &str| {
             let port = *agreement.ports[0].start();
-            targets(intent, user, to, agreement.protocol.unwrap(), port)
+            targets((spec, intent), user, to, agreement.protocol.unwrap(), port)
         };
         let by_endpoint = format!("{}/{}", agreement.offerer, agreement.endpoint);
         let by_name = format!("{}/{}", agreement.acceptor, agreement.acceptance);

@@ -48,6 +48,31 @@ async fn whether_it_reaches_what_it_accepted_is_asked_by_its_name_as_by_its_addr
 }
 
 #[tokio::test]
+async fn an_acceptance_that_nobody_offers_for_is_told_from_a_name_of_nothing() {
+    let rig = Rig::new().await;
+    rig.apply(RED).await;
+    let blue = rig.token("blue").await.text;
+    rig.apply_as(&blue, &BLUE.replace("service: db", "service: bd"))
+        .await;
+    for token in [None, Some(&*blue)] {
+        for (to, says) in [
+            (
+                "blue/reds-db",
+                "is an acceptance of which there is no agreement",
+            ),
+            ("blue/nobody", "there is no endpoint blue/nobody"),
+        ] {
+            for (method, verb) in [("GET", "explain"), ("POST", "trace")] {
+                let path = format!("/v1/{verb}?from=blue/app&to={to}&protocol=tcp&port=5432");
+                let (status, said) = rig.call_as(token, method, &path, "").await;
+                assert_eq!(status, StatusCode::NOT_FOUND, "{path}: {said}");
+                assert!(said.contains(says), "{path}: {said}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
 async fn whom_an_offer_names_is_told_of_it_until_it_accepts_and_nobody_else_is() {
     let rig = Rig::new().await;
     rig.apply(RED).await;
