@@ -49,7 +49,13 @@ fn who(
                     format!("--user {text}: there is no such number"),
                     "UID and GID are from 0 to 4294967294",
                 ),
-                false => unknown(),
+                false => Trouble::new(
+                    Exit::Usage,
+                    format!(
+                        "--user {text}: this is neither a name nor UID:GID, which are two numbers"
+                    ),
+                    "for example: --user www-data, or --user 1000:1000",
+                ),
             }
         })?;
         let (groups, name) = (Vec::new(), uid.to_string());
@@ -124,14 +130,22 @@ mod tests {
         for (text, says) in [
             ("99999999999:1", "from 0 to 4294967294"),
             ("1:4294967295", "from 0 to 4294967294"),
-            ("web:33", "UID:GID"),
-            (":33", "UID:GID"),
+            ("nobody", "UID:GID"),
         ] {
             let trouble = who(text, read).unwrap_err();
             assert_eq!(trouble.exit, Exit::Usage);
             assert!(
                 trouble.fault.help.contains(says),
                 "{text}: {}",
+                trouble.fault
+            );
+        }
+        for text in ["web:33", ":33", "33:", ":", "1:2:3", "web:33:", "-1:2"] {
+            let trouble = who(text, read).unwrap_err();
+            let form = format!("--user {text}: this is neither a name nor UID:GID");
+            assert!(
+                trouble.fault.message.starts_with(&form),
+                "{}",
                 trouble.fault
             );
         }
