@@ -115,6 +115,11 @@ fn each_way_to_end_has_its_code_and_says_why() {
         );
     }
 
+    let words = ["run", "--endpoint", "red/web1", "--", "true"];
+    let fault = ends(&mut stranger, &words, 4);
+    let help = fault["help"].as_str().unwrap();
+    assert!(help.contains("takes root on its host"), "{fault}");
+
     // 5: a host that cannot do what Bulkhead needs.
     let line = format!(
         "echo 0 > /proc/sys/user/max_user_namespaces && exec {} doctor",

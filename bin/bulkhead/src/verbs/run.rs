@@ -1,6 +1,6 @@
 //! `run`: a command inside an endpoint: in its network namespace, or with its circuits.
 
-use crate::args::Run;
+use crate::args::{EndpointName, Run};
 use crate::client::{Client, encoded};
 use crate::daemon::Daemon;
 use crate::exit::{Exit, Trouble};
@@ -23,7 +23,12 @@ pub async fn run(run: &Run, client: &Client, socket: &Path) -> Result<Exit, Trou
         encoded(&run.endpoint.tenant),
         encoded(&run.endpoint.endpoint)
     );
-    let endpoint: Endpoint = client.get(&path).await?;
+    let endpoint: Endpoint = client.get(&path).await.map_err(|trouble| {
+        match trouble.fault.code == "denied" && !rustix::process::getuid().is_root() {
+            true => not_root(&run.endpoint, &trouble),
+            false => trouble,
+        }
+    })?;
     if endpoint.circuits {
         return super::run_circuits::run(run, socket).await;
     }
@@ -72,6 +77,18 @@ pub async fn run(run: &Run, client: &Client, socket: &Path) -> Result<Exit, Trou
     let errno = Errno::from_io_error(&error).unwrap_or(Errno::INVAL);
     let errno = search::why(&search::candidates(program), errno);
     Err(not_executed(program, errno, "this user"))
+}
+
+/// To who may not even look: a right to look, of which the daemon tells, would not do.
+fn not_root(endpoint: &EndpointName, trouble: &Trouble) -> Trouble {
+    Trouble::new(
+        Exit::Denied,
+        format!(
+            "this user may not start programs in {endpoint} ({})",
+            trouble.fault.message
+        ),
+        "starting programs in an endpoint takes root on its host, or the owner of a daemon that runs without root",
+    )
 }
 
 /// Of a program that does not execute, which was looked for as `whom`.
