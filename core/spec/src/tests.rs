@@ -697,3 +697,21 @@ fn a_bomb_of_routes_is_refused_by_its_size() {
     let some = errors(&routes(300, "nobody"));
     assert_eq!((some.findings.len(), some.more), (100, 200));
 }
+
+/// So that whoever comments out what is behind a key has the default, and of two ways of writing nothing none is another's.
+#[test]
+fn a_key_with_nothing_behind_it_is_as_if_it_was_not_written() {
+    let with = |rest: &str| {
+        tenant(&format!(
+            "{WEB}\n    endpoints:\n      - name: a\n        subnet: web\n{rest}"
+        ))
+    };
+    let without = good(&with(""));
+    for key in ["attach", "rate", "state", "addresses", "mtu", "roles"] {
+        for nothing in ["", " ~", " null"] {
+            let text = with(&format!("        {key}:{nothing}\n"));
+            assert!(good(&text) == without, "{text}");
+        }
+    }
+    assert_eq!(codes(&with("        attach: {circuits: }\n")), ["type"]);
+}
