@@ -39,6 +39,24 @@ fn is_empty(fd: c_int) -> bool {
     })
 }
 
+/// Of what was found, what TCP would not tell: an AF_UNIX socket hangs up with its peer's close, TCP's with both ends', and who
+/// takes that for the end reads nothing of what lies before it. An error is told once all is read.
+fn not_yet(fd: c_int, found: i16) -> i16 {
+    let Some(held) = table::hold(fd).map(Held) else {
+        return 0;
+    };
+    let record = held.0;
+    let is_error = found & libc::POLLERR != 0;
+    let is_all = || {
+        let is_ring = record.state.load(Ordering::Acquire) == RING;
+        !is_ring || receive::pending(record, fd, || 0).unwrap_or(0) == 0
+    };
+    match record.said_all.load(Ordering::Acquire) != 0 || (is_error && is_all()) {
+        true => 0,
+        false => libc::POLLHUP | libc::POLLERR,
+    }
+}
+
 /// Those of a list, before it is waited for.
 unsafe fn polled(list: *const pollfd, n: nfds_t) {
     for at in 0..n as usize {
@@ -50,20 +68,84 @@ unsafe fn polled(list: *const pollfd, n: nfds_t) {
     }
 }
 
-/// As many as are there for nothing, of a list that was waited for.
-unsafe fn for_nothing(list: *mut pollfd, n: nfds_t) -> c_int {
+/// As many of a list are looked at for what TCP would not tell.
+const HIDDEN: usize = 256;
+/// How long those are not asked for that alone hang up: another thread may say all as well meanwhile, which is told then.
+const WHILE: Duration = Duration::from_millis(100);
+
+/// Those of a list that the kernel is not asked for meanwhile: it has nothing else to tell of them, and that at once.
+#[derive(Default, PartialEq, Eq)]
+struct Hidden([u64; HIDDEN / 64]);
+
+impl Hidden {
+    fn hides(&mut self, at: usize) {
+        if let Some(word) = self.0.get_mut(at / 64) {
+            *word |= 1 << (at % 64);
+        }
+    }
+
+    fn has(&self, at: usize) -> bool {
+        let word = self.0.get(at / 64);
+        word.is_some_and(|it| (it >> (at % 64)) & 1 != 0)
+    }
+
+    fn is_none(&self) -> bool {
+        *self == Hidden::default()
+    }
+
+    /// Has the kernel asked for the others of a list.
+    unsafe fn without(
+        &self,
+        list: *mut pollfd,
+        n: nfds_t,
+        kernel: impl FnOnce(*mut pollfd) -> c_int,
+    ) -> c_int {
+        if self.is_none() {
+            return kernel(list);
+        }
+        let nothing = pollfd {
+            fd: -1,
+            events: 0,
+            revents: 0,
+        };
+        let mut own = [nothing; HIDDEN];
+        for (at, one) in own.iter_mut().enumerate().take(n as usize) {
+            if !self.has(at) {
+                // SAFETY: the caller's promise: so many are there.
+                *one = unsafe { *list.add(at) };
+            }
+        }
+        let came = kernel(own.as_mut_ptr());
+        for (at, one) in own.iter().enumerate().take(n as usize) {
+            // SAFETY: as above.
+            unsafe { (*list.add(at)).revents = one.revents };
+        }
+        came
+    }
+}
+
+/// As many as are there for nothing, of a list that was waited for; those that hang up as TCP would not, and do nothing else, are
+/// hidden.
+unsafe fn for_nothing(list: *mut pollfd, n: nfds_t, hidden: &mut Hidden) -> c_int {
     let mut none = 0;
     for at in 0..n as usize {
         // SAFETY: the caller's promise: so many are there.
         let one = unsafe { &mut *list.add(at) };
+        let before = one.revents;
+        if before & libc::POLLHUP != 0 && n as usize <= HIDDEN {
+            one.revents &= !not_yet(one.fd, before);
+            if one.revents == 0 {
+                hidden.hides(at);
+            }
+        }
         let reads = one.revents & TO_READ != 0;
         if reads
             && one.revents & !(TO_READ | libc::POLLOUT | libc::POLLWRNORM) == 0
             && is_empty(one.fd)
         {
             one.revents &= !TO_READ;
-            none += c_int::from(one.revents == 0);
         }
+        none += c_int::from(before != 0 && one.revents == 0);
     }
     none
 }
@@ -73,15 +155,39 @@ unsafe fn waits(
     list: *mut pollfd,
     n: nfds_t,
     limit: Option<Duration>,
-    kernel: impl Fn(Option<Duration>) -> c_int,
+    kernel: impl Fn(*mut pollfd, Option<Duration>) -> c_int,
 ) -> c_int {
     if list.is_null() || !table::follows() {
-        return kernel(limit);
+        return kernel(list, limit);
     }
-    // SAFETY: the caller's promise.
-    let rests = || unsafe { polled(list, n) };
-    // SAFETY: as above.
-    rounds(limit, rests, kernel, || unsafe { for_nothing(list, n) })
+    shm::give_back_tables();
+    let begun = Instant::now();
+    let (mut left, mut hidden) = (limit, Hidden::default());
+    // Bound: the tokens that peers send, and the time.
+    loop {
+        // SAFETY: the caller's promise.
+        unsafe { polled(list, n) };
+        let part = match hidden.is_none() {
+            true => left,
+            false => Some(left.map_or(WHILE, |left| left.min(WHILE))),
+        };
+        // SAFETY: as above.
+        let came = unsafe { hidden.without(list, n, |list| kernel(list, part)) };
+        left = limit.map(|limit| limit.saturating_sub(begun.elapsed()));
+        let is_over = left == Some(Duration::ZERO);
+        match came {
+            0 if hidden.is_none() || is_over => return 0,
+            0 => hidden = Hidden::default(),
+            ..0 => return came,
+            _ => {
+                // SAFETY: as above.
+                let came = came - unsafe { for_nothing(list, n, &mut hidden) };
+                if came > 0 || is_over {
+                    return came;
+                }
+            }
+        }
+    }
 }
 
 /// Asks the kernel until it finds something else than what is `found` for nothing, or for so long.
@@ -271,7 +377,7 @@ unsafe fn selects(
 exported! {
     poll(list: *mut pollfd, n: nfds_t, limit: c_int) -> c_int {
         let time = u64::try_from(limit).ok().map(Duration::from_millis);
-        waits(list, n, time, |left| {
+        waits(list, n, time, |list, left| {
             let left = left.map_or(-1, |left| left.as_micros().div_ceil(1000) as c_int);
             real::poll(list, n, left)
         })
@@ -286,7 +392,7 @@ exported! {
             Ok(time) => time,
             Err(()) => return real::ppoll(list, n, limit, signals),
         };
-        waits(list, n, time, |left| {
+        waits(list, n, time, |list, left| {
             let left = left.map(timespec_of);
             let left = left.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
             real::ppoll(list, n, left, signals)

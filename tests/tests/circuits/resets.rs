@@ -124,3 +124,54 @@ s, c = pair(); s.send(b'all'); whole(c, 3); c.close(); s.send(b'nobody closed up
         )
     );
 }
+
+/// As TCP does: who takes POLLHUP for the end would read nothing of what lies before it.
+#[test]
+fn a_poll_tells_of_a_hang_up_once_both_ends_have_said_all() {
+    let said = paired(
+        "hangs.py",
+        "
+events = dict(IN=select.POLLIN, HUP=select.POLLHUP, ERR=select.POLLERR, RDHUP=select.POLLRDHUP)
+def polled(s, of=select.POLLIN | select.POLLRDHUP, most=5000):
+    poll = select.poll(); poll.register(s, of); came = poll.poll(most)
+    return '+'.join(name for name, event in events.items() if came and came[0][1] & event) or 'nothing'
+def ends(by, s, c, before, after):
+    before(s); s.sendall(b'x' * 150000); s.close(); came, told = 0, set()
+    while True:
+        told.add(polled(c))
+        try: more = len(c.recv(9000))
+        except ConnectionResetError: told.add('reset'); more = 0
+        came += more
+        if not more: break
+    told.add(polled(c, select.POLLIN)); told.add(polled(c, 0, 50))
+    after(c); print(by, came, *sorted(told), 'then', polled(c), polled(c, 0))
+def nothing(s): pass
+def shuts(s): s.shutdown(socket.SHUT_WR)
+ends('plain', *plain(), nothing, shuts)
+ends('ring', *pair(), nothing, shuts)
+s, c = pair(); ends('unread', s, c, lambda s: c.sendall(b'x'), nothing)
+# Another thread says all meanwhile.
+s, c = plain(); s.close(); threading.Timer(0.3, shuts, (c,)).start(); print(polled(c, 0, -1))
+# As many, and none of them keeps it from the others.
+all = [plain() for _ in range(40)]; poll = select.poll()
+for s, c in all: poll.register(c, 0); s.close()
+s, c = plain(); poll.register(c, select.POLLIN); threading.Timer(0.3, s.send, (b'x',)).start()
+print(poll.poll() == [(c.fileno(), select.POLLIN)])
+",
+    );
+    let [plain, ring, unread, late, others] = said.lines().collect::<Vec<_>>().try_into().unwrap();
+    assert_eq!(
+        plain,
+        "plain 150000 IN IN+RDHUP nothing then IN+HUP+RDHUP HUP"
+    );
+    assert_eq!(
+        ring,
+        "ring 150000 IN IN+RDHUP nothing then IN+HUP+RDHUP HUP"
+    );
+    // Its end read not all, which a read says.
+    assert_eq!(
+        unread,
+        "unread 150000 HUP IN+HUP IN+RDHUP reset then IN+HUP+RDHUP HUP"
+    );
+    assert_eq!((late, others), ("HUP", "True"));
+}
