@@ -183,8 +183,8 @@ impl Waiting {
 
     /// Whether somebody waits at a socket but this thread.
     pub fn any_at(&self, at: u64, but: u32) -> bool {
-        let mut all = self.all.range((at, WHYS[0], 0)..);
-        let mut of = all.by_ref().take_while(|((of, ..), _)| *of == at);
+        let all = self.all.range((at, WHYS[0], 0)..);
+        let mut of = all.take_while(|((of, ..), _)| *of == at);
         of.any(|(_, waits)| waits.call.thread != but)
     }
 

@@ -6,6 +6,7 @@
 use crate::calls::exported;
 use crate::cancelled::Held;
 use crate::record::RING;
+use crate::socket::polled;
 use crate::{gate, real, receive, table};
 use libc::{POLLIN, POLLRDNORM, epoll_event, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
 use std::cell::Cell;
@@ -51,14 +52,16 @@ fn not_yet(fd: c_int, found: i16) -> i16 {
         let is_ring = record.state.load(Ordering::Acquire) == RING;
         !is_ring || receive::pending(record, fd, || 0).unwrap_or(0) == 0
     };
-    match record.said_all.load(Ordering::Acquire) != 0 || (is_error && is_all()) {
+    // One that is not connected hangs up by TCP too.
+    let has_ended = || polled(fd, libc::POLLRDHUP) & libc::POLLRDHUP != 0;
+    match record.said_all.load(Ordering::Acquire) != 0 || !has_ended() || (is_error && is_all()) {
         true => 0,
         false => libc::POLLHUP | libc::POLLERR,
     }
 }
 
 /// Those of a list, before it is waited for.
-unsafe fn polled(list: *const pollfd, n: nfds_t) {
+unsafe fn all_rest(list: *const pollfd, n: nfds_t) {
     for at in 0..n as usize {
         // SAFETY: the caller's promise: so many are there.
         let one = unsafe { &*list.add(at) };
@@ -166,7 +169,7 @@ unsafe fn waits(
     // Bound: the tokens that peers send, and the time.
     loop {
         // SAFETY: the caller's promise.
-        unsafe { polled(list, n) };
+        unsafe { all_rest(list, n) };
         let part = match hidden.is_none() {
             true => left,
             false => Some(left.map_or(WHILE, |left| left.min(WHILE))),
