@@ -3,7 +3,6 @@
 
 use crate::calls::exported;
 use crate::cancelled::Held;
-use crate::forking::Still;
 use crate::leave::left;
 use crate::real;
 use crate::record::{RESET, RING, Record};
@@ -52,7 +51,7 @@ fn copied(fd: c_int, closes: bool, kernel: impl FnOnce(bool) -> c_int) -> c_int 
     let Some(record) = table::hold(fd) else {
         return kernel(closes);
     };
-    let still = Still::new();
+    let inside = gate::enter();
     // Or it has left its ring meanwhile.
     let is_followed = table::is_of(fd, record);
     let is_ring = is_followed && is_ring(record);
@@ -63,7 +62,7 @@ fn copied(fd: c_int, closes: bool, kernel: impl FnOnce(bool) -> c_int) -> c_int 
             table::share(number, fd, record, is_ring && !closes);
         }
     }
-    drop(still);
+    drop(inside);
     if number != fd && (0..=2).contains(&number) && !left(number) {
         let errno = real::errno();
         table::forget(number);
@@ -94,13 +93,11 @@ fn copied_to(fd: c_int, to: c_int, closes: bool, kernel: impl FnOnce(bool) -> c_
         // It fails, and what is at the number stays there.
         return kernel(closes);
     }
-    let is_programs = !(0..=2).contains(&to);
-    let _still = (is_programs && table::is_followed(to)).then(Still::new);
-    table::forget(to);
-    match is_programs {
-        true => copied(fd, closes, kernel),
-        false if !left(fd) => -1,
-        false => kernel(closes),
+    let _ending = Ending::of(to);
+    match (0..=2).contains(&to) {
+        true if !left(fd) => -1,
+        true => kernel(closes),
+        false => copied(fd, closes, kernel),
     }
 }
 
@@ -142,6 +139,26 @@ impl Drop for Given {
         let errno = real::errno();
         given::takes_back(self.before);
         real::set_errno(errno);
+    }
+}
+
+/// A number that the kernel closes, or makes another, meanwhile, or the thread is cancelled: it is of no record.
+struct Ending {
+    fd: c_int,
+    before: c_int,
+}
+
+impl Ending {
+    fn of(fd: c_int) -> Option<Ending> {
+        let before = table::is_followed(fd).then(|| given::ends_alone(fd))?;
+        Some(Ending { fd, before })
+    }
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        given::has_ended(self.fd);
+        given::ends_no_more(self.before);
     }
 }
 
@@ -237,26 +254,30 @@ exported! {
         fd
     }
     close(fd: c_int) -> c_int {
-        let _still = table::is_followed(fd).then(Still::new);
-        table::forget(fd);
+        let _ending = Ending::of(fd);
         real::close(fd)
     }
     __close(fd: c_int) -> c_int { close(fd) }
     close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
         const KNOWN: c_uint = libc::CLOSE_RANGE_CLOEXEC | libc::CLOSE_RANGE_UNSHARE;
         let fails = first > last || flags.cast_unsigned() & !KNOWN != 0;
-        let _still = table::follows().then(Still::new);
-        if !fails && flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0 {
-            table::followed(first, last).for_each(table::forget);
+        let closes = flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0;
+        if !fails && closes {
+            table::followed(first, last).for_each(given::ends);
         } else if !fails {
             table::followed(first, last).for_each(|fd| table::hands_on(fd, false));
         }
-        real::close_range(first, last, flags)
+        let done = real::close_range(first, last, flags);
+        if !fails && closes {
+            table::followed(first, last).for_each(given::has_ended);
+        }
+        done
     }
     closefrom(first: c_int) -> () {
-        let _still = table::follows().then(Still::new);
-        table::followed(first.max(0).cast_unsigned(), u32::MAX).for_each(table::forget);
+        let all = || table::followed(first.max(0).cast_unsigned(), u32::MAX);
+        all().for_each(given::ends);
         real::closefrom(first);
+        all().for_each(given::has_ended);
     }
     dup(fd: c_int) -> c_int {
         copied(fd, false, |closes| match closes {

@@ -1,7 +1,6 @@
-//! Processes that are being made, and sockets that begin to be followed meanwhile, or end: whose child may have one of which nobody
+//! Processes that are being made, and sockets that begin to be followed meanwhile: whose child may have one of which nobody
 //! told the record that it does.
 
-use crate::gate;
 use crate::patience::{PATIENCE, Patience};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -15,27 +14,8 @@ static BEGINNING: AtomicU32 = AtomicU32::new(0);
 thread_local! {
     /// How often this thread is in the midst of [`BEGINNING`]: a handler that forks would wait for it.
     static BEGINS: Cell<u32> = const { Cell::new(0) };
-    /// How often of [`FORKING`]: a handler that closes would wait for that.
+    /// How often of [`FORKING`]: a handler would wait for that, and the child of one that forks has begun nothing.
     static FORKS: Cell<u32> = const { Cell::new(0) };
-}
-
-/// No process is made as long as there is this, but by a handler of its thread.
-pub struct Still(gate::Inside);
-
-impl Still {
-    /// Waits until none is being made.
-    pub fn new() -> Still {
-        // First, as who makes one does: who shuts it waits for both.
-        let inside = gate::enter();
-        stands_still();
-        Still(inside)
-    }
-}
-
-impl Drop for Still {
-    fn drop(&mut self) {
-        goes_on();
-    }
 }
 
 /// From here on no process is begun to be made; whether none is being made.
@@ -81,6 +61,11 @@ pub fn stands_still() {
     }
 }
 
+/// Whether one is being made.
+pub fn is_under_way() -> bool {
+    FORKING.load(Ordering::SeqCst) > 0
+}
+
 /// One is about to be made: nothing begins to be followed from here on.
 pub fn begins() {
     FORKS.set(FORKS.get() + 1);
@@ -95,8 +80,10 @@ pub fn begins() {
 
 /// It was made, or was not: in the one that makes it.
 pub fn ends() {
-    FORKING.fetch_sub(1, Ordering::SeqCst);
-    FORKS.set(FORKS.get().saturating_sub(1));
+    if let Some(before) = FORKS.get().checked_sub(1) {
+        FORKING.fetch_sub(1, Ordering::SeqCst);
+        FORKS.set(before);
+    }
 }
 
 /// In it: no other thread goes on here.

@@ -5,9 +5,10 @@
 use crate::arena;
 use crate::forking::{self, Before, before};
 use crate::patience::{PATIENCE, Patience};
+use crate::real;
 use crate::record::Record;
 use crate::table::{
-    HANDED_ON, begins, begun, entry, held, is_forgotten, is_over, knows_of, release,
+    self, HANDED_ON, begins, begun, entry, held, is_forgotten, is_over, knows_of, release,
 };
 use std::cell::Cell;
 use std::ffi::c_int;
@@ -16,12 +17,17 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 /// Of an entry: a call is under way after which it may be another socket's. Others wait for that.
 pub const GIVEN: u32 = 1 << 28;
 
-/// Of a number that is given, the socket that it was of.
+/// Of an entry: it is being closed, or made another. A process that is forked meanwhile has the socket, and no record of it.
+pub const ENDS: u32 = 1 << 27;
+
+/// Of a number that is given, or ends, the socket that it was of.
 static INODES: [AtomicU64; crate::table::FDS] = [const { AtomicU64::new(0) }; crate::table::FDS];
 
 thread_local! {
     /// What this thread has given. Its handlers do not wait.
     static GIVES: Cell<Gives> = const { Cell::new(Gives::NONE) };
+    /// What this thread is closing: in the child of a handler that forks it does so too.
+    static CLOSES: Cell<c_int> = const { Cell::new(-1) };
 }
 
 /// A number for whose call this thread is under way, which may put another socket there.
@@ -196,6 +202,38 @@ pub fn inode(fd: c_int) -> Option<u64> {
     is_socket.then_some(stat.st_ino)
 }
 
+/// A number is of no record any more: the kernel is about to close it, or to make it another.
+pub fn ends(fd: c_int) {
+    table::forget_as(fd, ENDS);
+}
+
+/// The same, of one alone by this thread; what it was about to close before, if a handler does.
+pub fn ends_alone(fd: c_int) -> c_int {
+    let before = CLOSES.replace(fd);
+    ends(fd);
+    before
+}
+
+/// That is done. What is forked may have its descriptors of before this, and memory of behind it.
+pub fn has_ended(fd: c_int) {
+    if let Some(entry) = entry(fd).filter(|_| !forking::is_under_way()) {
+        let (done, not) = (Ordering::AcqRel, Ordering::Relaxed);
+        // Or somebody has it already.
+        let _ = entry.compare_exchange(ENDS, 0, done, not);
+    }
+}
+
+pub fn ends_no_more(before: c_int) {
+    CLOSES.set(before);
+}
+
+/// The socket that a number is of, for who is forked as it ends.
+pub fn is_of_now(fd: c_int) {
+    if let Some(of) = INODES.get(fd as usize) {
+        of.store(inode(fd).unwrap_or(0), Ordering::Release);
+    }
+}
+
 /// A number that another thread of the process that forked had given: its call does not go on here. It is of its record, or of
 /// another socket by now.
 pub fn is_left_behind(fd: c_int) {
@@ -203,11 +241,20 @@ pub fn is_left_behind(fd: c_int) {
         return;
     };
     let seen = entry.load(Ordering::Acquire);
+    let is_that = || inode(fd) == Some(of.load(Ordering::Acquire));
+    if seen & ENDS != 0 && CLOSES.get() != fd {
+        // As if it had been before.
+        if is_that() {
+            real::shut(fd);
+        }
+        entry.store(0, Ordering::Release);
+        return;
+    }
     if seen & GIVEN == 0 || is_own(fd) {
         return;
     }
-    match inode(fd) == Some(of.load(Ordering::Acquire)) {
+    match is_that() {
         true => drop(entry.fetch_and(!GIVEN, Ordering::AcqRel)),
-        false => drop(is_forgotten(fd, entry, seen)),
+        false => drop(is_forgotten(fd, entry, (seen, 0))),
     }
 }

@@ -4,7 +4,7 @@
 use crate::arena::{self, RECORDS};
 use crate::cancelled::kept;
 use crate::forking::{self, Before};
-use crate::given::{GIVEN, inode, is_left_behind, is_made, is_own, ours, waits};
+use crate::given::{ENDS, GIVEN, inode, is_left_behind, is_made, is_of_now, is_own, ours, waits};
 use crate::lock::is_there;
 use crate::record::{PLAIN, Record};
 use crate::users::{is_alone, quietly};
@@ -82,7 +82,7 @@ pub fn hold(fd: c_int) -> Option<&'static Record> {
             continue;
         }
         let number = ours(fd, seen);
-        if number == 0 || number & (LEFT | COPY | GIVEN) != 0 {
+        if number == 0 || number & (LEFT | COPY | GIVEN | ENDS) != 0 {
             return None;
         }
         let (count, record) = (held(number)?, arena::record(number)?);
@@ -158,13 +158,20 @@ pub fn follow(fd: c_int, before: Before) {
         return;
     }
     begins();
-    // Until it has its number: a copy that is made in between would have that and no record.
+    // Until it has its number: a copy that is made in between would have that and no record. Nobody waits meanwhile.
     forking::stands();
-    if let Some(record) = begun(before) {
+    if !is_given(fd)
+        && let Some(record) = begun(before)
+    {
         let _ = becomes(fd, record.number(), || true);
     }
     forking::goes_on();
     is_over();
+}
+
+/// Whether another thread has given it.
+fn is_given(fd: c_int) -> bool {
+    number_of(fd) & GIVEN != 0 && !is_own(fd)
 }
 
 /// A number is of a record from now on, once no other thread has given it, if it is its by then. Given by this thread it stays so.
@@ -298,25 +305,37 @@ fn set(fd: c_int, value: u32) {
 
 /// A descriptor is no more of any, once no other thread has given it: what is there then is closed, or replaced, and no other.
 pub fn forget(fd: c_int) {
+    forget_as(fd, 0);
+}
+
+/// The same; its entry says this of it from then on.
+pub fn forget_as(fd: c_int, says: u32) {
     let Some(entry) = entry(fd) else { return };
     // Bound: others that give this very number meanwhile.
     loop {
         let seen = entry.load(Ordering::Acquire);
-        if seen == 0 || (!waits(fd, entry, seen) && is_forgotten(fd, entry, seen)) {
+        let stays = seen == ENDS && says == 0 && forking::is_under_way();
+        if seen == 0 || stays || (!waits(fd, entry, seen) && is_forgotten(fd, entry, (seen, says)))
+        {
             return;
         }
     }
 }
 
 /// A number is of none any more, if nobody has given it since, or made it another; but it stays given by this thread.
-pub fn is_forgotten(fd: c_int, entry: &AtomicU32, seen: u32) -> bool {
+pub fn is_forgotten(fd: c_int, entry: &AtomicU32, (seen, says): (u32, u32)) -> bool {
     let inside = gate::enter();
     begins();
     let stays = if is_own(fd) { GIVEN } else { 0 };
+    let value = match seen & stays {
+        0 => says,
+        given => given,
+    };
+    if says != 0 {
+        is_of_now(fd);
+    }
     let (done, not) = (Ordering::AcqRel, Ordering::Relaxed);
-    let is_done = entry
-        .compare_exchange(seen, seen & stays, done, not)
-        .is_ok();
+    let is_done = entry.compare_exchange(seen, value, done, not).is_ok();
     if is_done {
         is_made(fd, 0);
     }
