@@ -4,6 +4,7 @@
 use crate::patience::{PATIENCE, Patience};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::LocalKey;
 
 /// Threads that make a process, how often any began to, and such as begin a record meanwhile. A socket that the copy has and whose
 /// record is not told of that gets none: it would become a ring that is not mapped there, or not known.
@@ -14,20 +15,39 @@ static BEGINNING: AtomicU32 = AtomicU32::new(0);
 thread_local! {
     /// How often this thread is in the midst of [`BEGINNING`]: a handler that forks would wait for it.
     static BEGINS: Cell<u32> = const { Cell::new(0) };
-    /// How often of [`FORKING`]: a handler would wait for that, and the child of one that forks has begun nothing.
+    /// How often of [`FORKING`]: a handler would wait for that.
     static FORKS: Cell<u32> = const { Cell::new(0) };
+    /// In how manyth of the processes it is that were forked one by another.
+    static CHILD: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Counts this thread in, or out, there and by itself. The child of a handler that forks in between has itself alone.
+fn counts(all: &AtomicU32, own: &'static LocalKey<Cell<u32>>, is_in: bool) {
+    let child = CHILD.get();
+    match is_in {
+        // By itself as long as it is counted there: its handlers wait for others alone.
+        true => {
+            own.set(own.get() + 1);
+            all.fetch_add(1, Ordering::SeqCst);
+        }
+        false => {
+            all.fetch_sub(1, Ordering::SeqCst);
+            own.set(own.get().saturating_sub(1));
+        }
+    }
+    if CHILD.get() != child {
+        all.store(own.get(), Ordering::SeqCst);
+    }
 }
 
 /// From here on no process is begun to be made; whether none is being made.
 pub fn stands() -> bool {
-    BEGINS.set(BEGINS.get() + 1);
-    BEGINNING.fetch_add(1, Ordering::SeqCst);
+    counts(&BEGINNING, &BEGINS, true);
     FORKING.load(Ordering::SeqCst) == 0
 }
 
 pub fn goes_on() {
-    BEGINNING.fetch_sub(1, Ordering::SeqCst);
-    BEGINS.set(BEGINS.get().saturating_sub(1));
+    counts(&BEGINNING, &BEGINS, false);
 }
 
 /// When a socket was not there yet, by the processes that were made; none: one was being made.
@@ -68,8 +88,7 @@ pub fn is_under_way() -> bool {
 
 /// One is about to be made: nothing begins to be followed from here on.
 pub fn begins() {
-    FORKS.set(FORKS.get() + 1);
-    FORKING.fetch_add(1, Ordering::SeqCst);
+    counts(&FORKING, &FORKS, true);
     FORKED.fetch_add(1, Ordering::SeqCst);
     let mut patience = Patience::of(PATIENCE);
     // Bound: its time.
@@ -80,15 +99,14 @@ pub fn begins() {
 
 /// It was made, or was not: in the one that makes it.
 pub fn ends() {
-    if let Some(before) = FORKS.get().checked_sub(1) {
-        FORKING.fetch_sub(1, Ordering::SeqCst);
-        FORKS.set(before);
-    }
+    counts(&FORKING, &FORKS, false);
 }
 
 /// In it: no other thread goes on here.
 pub fn is_forked() {
-    FORKING.store(0, Ordering::SeqCst);
-    FORKS.set(0);
+    CHILD.set(CHILD.get().wrapping_add(1));
+    // That one is over, and what its handler interrupted goes on.
+    FORKS.set(FORKS.get().saturating_sub(1));
+    FORKING.store(FORKS.get(), Ordering::SeqCst);
     BEGINNING.store(BEGINS.get(), Ordering::SeqCst);
 }
