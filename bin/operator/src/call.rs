@@ -114,6 +114,11 @@ impl<'a> Call<'a> {
         place::of(&self.target, number)
     }
 
+    /// As the kernel told of it.
+    pub fn notification(&self) -> &Notification {
+        self.call
+    }
+
     /// Which thread it is of.
     pub fn thread(&self) -> u32 {
         self.call.thread

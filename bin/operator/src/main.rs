@@ -28,6 +28,7 @@ mod receivers;
 mod rings;
 mod runtimes;
 mod sockets;
+mod strays;
 mod tally;
 mod threads;
 mod turns;

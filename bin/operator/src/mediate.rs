@@ -32,6 +32,7 @@ use crate::place;
 use crate::proxies::{Relays, Said};
 use crate::rings::Rings;
 use crate::sockets::{self, Made};
+use crate::strays::{Put, Strays};
 use crate::threads::Targets;
 use crate::turns::{SLOW, Spending, Spent};
 use crate::unclaimed::{By, Unclaimed};
@@ -86,6 +87,7 @@ pub struct Mediator {
     counts: BTreeMap<u32, u32>,
     /// The same as it was when those that are closed were looked for.
     counted: BTreeMap<u32, u32>,
+    strays: Strays,
     /// With so many sockets it is asked which of them live.
     sweeps_at: usize,
     /// Who asks for it can have that asked again from then on.
@@ -156,6 +158,7 @@ impl Default for Mediator {
             is_anew: false,
             counts: BTreeMap::new(),
             counted: BTreeMap::new(),
+            strays: Strays::default(),
             sweeps_at: GROWTH,
             follows: false,
             sweeps_after: None,
@@ -204,6 +207,8 @@ enum Came {
     Native,
     /// A socket is put into the program, and is the answer.
     Socket(Made, bool),
+    /// This socket is in the program, at this number, which nobody has heard.
+    Stray(u64, u32),
     /// The same, of a connection that was accepted at this listening socket.
     Accepted { at: u64, made: Made, closes: bool },
     /// A socket is put into the program in the place of the one that it called by.
@@ -414,7 +419,14 @@ impl Mediator {
             Came::Native => heard(listener.proceed(call.id)),
             Came::Socket(made, closes) => {
                 self.puts(note, made.cookie, call.thread);
-                install(listener, call.id, &made.fd, closes).is_some()
+                let put = install(listener, call.id, &made.fd, closes);
+                self.strays.puts(made.cookie, &call, &put);
+                put.is_heard()
+            }
+            Came::Stray(cookie, number) => {
+                let put = Put::of(listener, call.id, number);
+                self.strays.puts(cookie, &call, &put);
+                put.is_heard()
             }
             // Another thread has closed it meanwhile, and perhaps opened something there.
             Came::Anew { was, .. } if !self.is_at_number(was, &call, listener) => {
@@ -450,8 +462,13 @@ impl Mediator {
             }
             Came::Accepted { at, made, closes } => {
                 self.puts(note, made.cookie, call.thread);
-                match install(listener, call.id, &made.fd, closes) {
-                    Some(Ok(number)) => {
+                let put = match self.strays.number(made.cookie, &call) {
+                    Some(number) => Put::of(listener, call.id, number),
+                    None => install(listener, call.id, &made.fd, closes),
+                };
+                self.strays.puts(made.cookie, &call, &put);
+                match put {
+                    Put::Heard(Ok(number)) => {
                         let place = self.targets.place(call.thread, number);
                         self.table.place(made.cookie, place);
                         self.write();
@@ -459,11 +476,11 @@ impl Mediator {
                         true
                     }
                     // It has no room for another descriptor: as with TCP the connection waits on.
-                    Some(Err(_)) => {
+                    Put::Heard(Err(_)) => {
                         self.puts_back(at, made);
                         true
                     }
-                    None => {
+                    Put::Unheard(_) => {
                         self.puts_back(at, made);
                         false
                     }
@@ -535,7 +552,13 @@ impl Mediator {
 
     fn perform(&mut self, slot: u32, call: &mut Call<'_>) -> Result<Came, Errno> {
         if call.is(libc::SYS_socket) {
-            return self.socket(slot, call);
+            // Once more, after a signal.
+            return match self.strays.of(call.notification()) {
+                Some((cookie, number)) if self.table.socket(cookie).is_some() => {
+                    Ok(Came::Stray(cookie, number))
+                }
+                _ => self.socket(slot, call),
+            };
         }
         if call.is(libc::SYS_socketpair) {
             return Err(Errno::OPNOTSUPP);
@@ -641,18 +664,22 @@ fn said(outcome: Outcome, call: &mut Call<'_>) -> Result<Came, Errno> {
     }
 }
 
-/// A descriptor, and its number as the answer, or why it has none; `None`: nobody heard. In two steps: of one, the kernel answers first
+/// A descriptor, and its number as the answer, or why it has none. In two steps: of one, the kernel answers first
 /// and installs then, and a death between the two would answer with another descriptor's number.
-fn install(listener: &Listener, id: u64, fd: &OwnedFd, closes: bool) -> Option<Result<u32, Errno>> {
-    let number = match listener.install(id, fd.as_fd(), closes) {
-        Ok(notify::Outcome::Done(number)) => Ok(number),
-        Ok(notify::Outcome::Gone) => return None,
-        Err(error) => Err(error
-            .raw_os_error()
-            .map_or(Errno::NFILE, Errno::from_raw_os_error)),
-    };
-    let answered = listener.answer(id, number.map(i64::from));
-    heard(answered).then_some(number)
+fn install(listener: &Listener, id: u64, fd: &OwnedFd, closes: bool) -> Put {
+    match listener.install(id, fd.as_fd(), closes) {
+        Ok(notify::Outcome::Done(number)) => Put::of(listener, id, number),
+        Ok(notify::Outcome::Gone) => Put::Unheard(None),
+        Err(error) => {
+            let errno = error
+                .raw_os_error()
+                .map_or(Errno::NFILE, Errno::from_raw_os_error);
+            match heard(listener.answer(id, Err(errno))) {
+                true => Put::Heard(Err(errno)),
+                false => Put::Unheard(None),
+            }
+        }
+    }
 }
 
 fn heard(outcome: std::io::Result<notify::Outcome>) -> bool {

@@ -16,6 +16,11 @@ use std::time::{Duration, Instant};
 
 /// A connect is answered within seven seconds, by who is well.
 const PATIENCE: Duration = Duration::from_secs(15);
+/// Bits of a socket's cookie in what a proxy calls its connect; above them is how many were taken back before it.
+const COOKIE: u32 = 48;
+const MASK: u64 = (1 << COOKIE) - 1;
+/// So many of these are told apart; the highest bit is a proxy's own.
+const TAKEN_BACK: u64 = 0x7fff;
 /// Ports that are tried for a connect.
 const PORTS: u32 = 32;
 
@@ -27,6 +32,8 @@ pub struct Relays {
     asked: BTreeMap<u64, Asked>,
     /// Of those that are asked for from another port, how many they had before.
     tried: BTreeMap<u64, u32>,
+    /// Connects that were taken back.
+    taken_back: u64,
     /// Listening sockets that proxies listen for, with their slots.
     served: BTreeMap<u64, u32>,
     /// Where circuits get their other ends.
@@ -94,8 +101,9 @@ impl Relays {
             return Ok(None);
         };
         if let Some(body) = message.body::<Relayed>() {
-            let asked = self.asked.get_mut(&body.id);
-            if let Some(asked) = asked.filter(|asked| asked.slot == slot) {
+            let asked = self.asked.get_mut(&(body.id & MASK));
+            let is_it = |asked: &&mut Asked| asked.slot == slot && asked.body.id == body.id;
+            if let Some(asked) = asked.filter(is_it) {
                 let errno = i32::try_from(body.errno).unwrap_or(0);
                 asked.outcome = Some(match errno {
                     0 => Ok(()),
@@ -130,8 +138,14 @@ impl Relays {
     pub fn asks_no_more(&mut self, cookie: u64) {
         self.tried.remove(&cookie);
         if let Some(asked) = self.asked.remove(&cookie) {
-            self.refuse(asked.slot, cookie);
+            self.refuse(asked.slot, asked.body.id);
+            self.taken_back = self.taken_back.wrapping_add(1);
         }
+    }
+
+    /// What a proxy calls a connect of a socket: what it says of one that was taken back is of no other.
+    fn id(&self, cookie: u64) -> u64 {
+        ((self.taken_back & TAKEN_BACK) << COOKIE) | (cookie & MASK)
     }
 
     /// Whether it is known what came of it.
@@ -166,7 +180,7 @@ impl Relays {
         remote: Endpoint,
     ) -> Result<(), Errno> {
         let body = Relay {
-            id: cookie,
+            id: self.id(cookie),
             from: local.ip,
             to: remote.ip,
             from_port: local.port.into(),
@@ -198,13 +212,14 @@ impl Relays {
         }
         Some(match self.circuit(fd) {
             Ok(end) => {
-                let join = Message::new(0, &Join { id: cookie });
+                let id = asked.body.id;
+                let join = Message::new(0, &Join { id });
                 // One that is not sent is closed with this: the program hears the end.
                 self.tell(asked.slot, &join, Some(&end));
                 Ok(())
             }
             Err(errno) => {
-                self.refuse(asked.slot, cookie);
+                self.refuse(asked.slot, asked.body.id);
                 Err(errno)
             }
         })
@@ -287,7 +302,7 @@ impl Relays {
         }
         self.tried.retain(|cookie, _| lives(*cookie));
         let gone = self.asked.extract_if(.., |cookie, _| !lives(*cookie));
-        let gone: Vec<(u64, u32)> = gone.map(|(id, asked)| (id, asked.slot)).collect();
+        let gone: Vec<(u64, u32)> = gone.map(|(_, asked)| (asked.body.id, asked.slot)).collect();
         for (id, slot) in gone {
             self.refuse(slot, id);
         }

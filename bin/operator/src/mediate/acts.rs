@@ -72,10 +72,13 @@ impl Mediator {
     /// Whether its next would have little room for what nobody has read, and many of its sockets may be closed by now.
     fn is_narrow(&self, slot: u32) -> bool {
         let of = |counts: &BTreeMap<u32, u32>| counts.get(&slot).copied().unwrap_or(0);
-        let has = of(&self.counts);
-        has >= sockets::WIDE
-            && has - of(&self.counted).min(has) >= sockets::WIDE / 2
-            && guard!("circuits-narrow")
+        let (has, counted) = (of(&self.counts), of(&self.counted));
+        // Where many of them live, not for each.
+        let more = match sockets::WIDE.checked_sub(counted) {
+            Some(room @ 1..) => room.min(sockets::WIDE / 2),
+            _ => sockets::WIDE / 2,
+        };
+        has >= sockets::WIDE && has >= counted + more && guard!("circuits-narrow")
     }
 
     /// The same, by what is known of those that are closed.

@@ -33,19 +33,17 @@ impl Mediator {
         let some = self.waits.some_of(program, look.after, ENDED);
         let is_last = some.len() < ENDED;
         look.after = some.last().map(|(key, _)| *key).filter(|_| !is_last);
-        let mut found = false;
+        let mut ended = Vec::new();
         for ((at, why, number), id) in &some {
             if !listener.is_live(*id)
                 && guard!("circuits-ended")
                 && let Some(waits) = self.waits.remove(*at, *why, *number)
             {
-                found = true;
-                if let Some(notes) = &mut self.notes {
-                    notes.answered(waits.note);
-                }
+                ended.push(waits);
             }
         }
         let now = Instant::now();
+        let found = !ended.is_empty();
         look.took += now - began;
         if found {
             look.took = Duration::ZERO;
@@ -53,6 +51,11 @@ impl Mediator {
         } else if is_last && !std::mem::take(&mut look.midway) {
             look.over = Some(now + 10 * std::mem::take(&mut look.took));
         }
-        found || look.over.is_some()
+        let is_over = look.over.is_some();
+        for waits in ended {
+            self.ends(&waits);
+            self.done_with(waits.note);
+        }
+        found || is_over
     }
 }

@@ -186,7 +186,9 @@ impl Mediator {
                 let place = place::of_thread(call.thread, number);
                 self.table.place(made.cookie, place);
                 self.write();
-                heard(listener.answer(call.id, Ok(i64::from(number))))
+                let put = Put::of(listener, call.id, number);
+                self.strays.puts(made.cookie, call, &put);
+                put.is_heard()
             }
             Err(errno) => heard(listener.answer(call.id, Err(errno))),
         }
