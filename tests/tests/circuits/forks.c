@@ -24,6 +24,7 @@ static void counts(int signal, siginfo_t *what, void *where) {
 static int forked(int lives) {
     int child = fork();
     if (child) return child;
+    __atomic_fetch_add(&asked[1], 1, __ATOMIC_SEQ_CST);
     if (lives) pause();
     _exit(0);
 }
@@ -39,6 +40,8 @@ int main(int count, char **words) {
     }
     // More than a connection knows by their numbers.
     for (int i = 0; i < 12; i++) children[i] = forked(1);
+    // Each says that it has them as it begins.
+    while (__atomic_load_n(&asked[1], __ATOMIC_SEQ_CST) < 12) usleep(1000);
     struct sigaction action = {.sa_sigaction = counts, .sa_flags = SA_SIGINFO};
     sigaction(SIGSYS, &action, NULL);
     struct sock_filter lines[] = {
