@@ -1,5 +1,6 @@
 //! Numbers that are given to a call after which they may be another socket's (`connect` to AF_UNSPEC): of no record meanwhile.
-//! Other threads wait for that; handlers of the same thread go on by what the number is of.
+//! Other threads wait for that; handlers of the same thread go on by what the number is of. And numbers that the kernel is about to
+//! close, or to make another: a process that is forked meanwhile has their sockets.
 #![expect(unsafe_code, reason = "descriptors of its own")]
 
 use crate::arena;
