@@ -13,13 +13,18 @@ use crate::table::{
 };
 use std::cell::Cell;
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// Of an entry: a call is under way after which it may be another socket's. Others wait for that.
 pub const GIVEN: u32 = 1 << 28;
 
 /// Of an entry: it is being closed, or made another. A process that is forked meanwhile has the socket, and no record of it.
 pub const ENDS: u32 = 1 << 27;
+/// With that: it has ended, and a process is being forked that may have it.
+const ENDED: u32 = 1 << 26;
+
+/// Whether any number says so.
+static HAVE_ENDED: AtomicBool = AtomicBool::new(false);
 
 /// Of a number that is given, or ends, the socket that it was of.
 static INODES: [AtomicU64; crate::table::FDS] = [const { AtomicU64::new(0) }; crate::table::FDS];
@@ -217,10 +222,34 @@ pub fn ends_alone(fd: c_int) -> c_int {
 
 /// That is done. What is forked may have its descriptors of before this, and memory of behind it.
 pub fn has_ended(fd: c_int) {
-    if let Some(entry) = entry(fd).filter(|_| !forking::is_under_way()) {
-        let (done, not) = (Ordering::AcqRel, Ordering::Relaxed);
-        // Or somebody has it already.
+    let Some(entry) = entry(fd) else { return };
+    let (done, not) = (Ordering::SeqCst, Ordering::Relaxed);
+    // Or somebody has it already.
+    if !forking::is_under_way() {
         let _ = entry.compare_exchange(ENDS, 0, done, not);
+    } else if entry
+        .compare_exchange(ENDS, ENDS | ENDED, done, not)
+        .is_ok()
+    {
+        HAVE_ENDED.store(true, Ordering::SeqCst);
+        if !forking::is_under_way() {
+            none_is_forked();
+        }
+    }
+}
+
+/// No process is being forked any more: those that have ended are as any. A later child would take what comes to be there for it.
+pub fn none_is_forked() {
+    if HAVE_ENDED.swap(false, Ordering::SeqCst) {
+        table::followed(0, u32::MAX).for_each(has_come);
+    }
+}
+
+/// Something may be there again.
+pub fn has_come(fd: c_int) {
+    if let Some(entry) = entry(fd) {
+        let (done, not) = (Ordering::SeqCst, Ordering::Relaxed);
+        let _ = entry.compare_exchange(ENDS | ENDED, 0, done, not);
     }
 }
 

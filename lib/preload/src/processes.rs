@@ -3,7 +3,7 @@
 
 use crate::calls::exported;
 use crate::leave::left;
-use crate::{arena, forking, gate, lock, log, real, table};
+use crate::{arena, forking, gate, given, lock, log, real, table};
 use std::ffi::{c_char, c_int};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -68,6 +68,9 @@ extern "C" fn before() {
 
 extern "C" fn parent() {
     forking::ends();
+    if !forking::is_under_way() {
+        given::none_is_forked();
+    }
     gate::leave();
 }
 

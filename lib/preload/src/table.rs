@@ -314,7 +314,7 @@ pub fn forget_as(fd: c_int, says: u32) {
     // Bound: others that give this very number meanwhile.
     loop {
         let seen = entry.load(Ordering::Acquire);
-        let stays = seen == ENDS && says == 0 && forking::is_under_way();
+        let stays = seen & ENDS != 0 && says == 0 && forking::is_under_way();
         if seen == 0 || stays || (!waits(fd, entry, seen) && is_forgotten(fd, entry, (seen, says)))
         {
             return;

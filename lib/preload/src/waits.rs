@@ -165,7 +165,7 @@ unsafe fn waits(
     }
     shm::give_back_tables();
     let begun = Instant::now();
-    let (mut left, mut hidden) = (limit, Hidden::default());
+    let (mut left, mut hidden, mut is_last) = (limit, Hidden::default(), false);
     // Bound: the tokens that peers send, and the time.
     loop {
         // SAFETY: the caller's promise.
@@ -185,9 +185,11 @@ unsafe fn waits(
             _ => {
                 // SAFETY: as above.
                 let came = came - unsafe { for_nothing(list, n, &mut hidden) };
-                if came > 0 || is_over {
+                if came > 0 || (is_over && (hidden.is_none() || is_last)) {
                     return came;
                 }
+                // Without those, for a signal that the mask of a `ppoll` lets in: the kernel had something to tell.
+                is_last = is_over;
             }
         }
     }

@@ -65,6 +65,7 @@ const BEGINS: &str = r#"
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -275,6 +276,84 @@ int main(void) {
     printf("%d\n", wrong);
 }
 "#;
+
+/// A number that was closed as another thread forked, and that the same socket has again, by a copy that was handed on: a child
+/// that is forked later has it.
+const AGAIN: &str = r#"
+static int waits = 1, is_idle;
+static void *forks(void *none) {
+    for (;;) {
+        __atomic_store_n(&is_idle, 1, __ATOMIC_SEQ_CST);
+        while (__atomic_load_n(&waits, __ATOMIC_SEQ_CST)) usleep(50);
+        __atomic_store_n(&is_idle, 0, __ATOMIC_SEQ_CST);
+        pid_t child = fork();
+        if (!child) _exit(0);
+        waitpid(child, 0, 0);
+    }
+    return none;
+}
+static void rests(void) {
+    __atomic_store_n(&waits, 1, __ATOMIC_SEQ_CST);
+    usleep(200);
+    while (!__atomic_load_n(&is_idle, __ATOMIC_SEQ_CST)) usleep(20);
+}
+static void passes(int by, int fd) {
+    char byte = 1, control[CMSG_SPACE(sizeof fd)] = { 0 };
+    struct iovec piece = { &byte, 1 };
+    struct msghdr message = { .msg_iov = &piece, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control };
+    struct cmsghdr *head = CMSG_FIRSTHDR(&message);
+    head->cmsg_level = SOL_SOCKET;
+    head->cmsg_type = SCM_RIGHTS;
+    head->cmsg_len = CMSG_LEN(sizeof fd);
+    memcpy(CMSG_DATA(head), &fd, sizeof fd);
+    if (sendmsg(by, &message, 0) < 0) exit(1);
+}
+static int comes(int by) {
+    char byte, control[CMSG_SPACE(sizeof(int))];
+    struct iovec piece = { &byte, 1 };
+    struct msghdr message = { .msg_iov = &piece, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control };
+    int fd = -1;
+    if (recvmsg(by, &message, 0) == 1) memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof fd);
+    return fd;
+}
+int main(void) {
+    pthread_t thread;
+    int by[2], lost = 0, same = 0;
+    begins();
+    socketpair(AF_UNIX, SOCK_STREAM, 0, by);
+    pthread_create(&thread, 0, forks, 0);
+    for (int n = 0; n < 200; n++) {
+        rests();
+        int fd = socket(AF_INET, SOCK_STREAM, 0);
+        if (connect(fd, (void *)&to, sizeof to)) exit(1);
+        int c = accept(listener, 0, 0), kept = dup(fd), status;
+        __atomic_store_n(&waits, 0, __ATOMIC_SEQ_CST);
+        usleep(200 + n * 4);
+        close(fd);
+        passes(by[0], kept);
+        int again = n % 2 ? comes(by[1]) : dup(kept);
+        same += again == fd;
+        rests();
+        pid_t child = fork();
+        if (!child) _exit(fcntl(again, F_GETFD) < 0);
+        waitpid(child, &status, 0);
+        lost += status != 0;
+        close(again);
+        close(kept);
+        close(c);
+        if (n % 2 == 0) close(comes(by[1]));
+    }
+    printf("%d %d\n", same > 0, lost);
+    exit(0);
+}
+"#;
+
+#[test]
+fn a_number_that_was_closed_as_another_thread_forked_is_anothers_by_the_next_fork() {
+    let rings = Rings::new();
+    rings.scene.compile("again", &format!("{BEGINS}{AGAIN}"));
+    assert_eq!(rings.says("web", "exec timeout 60 {r} {f}/again"), "1 0\n");
+}
 
 #[test]
 fn a_child_that_is_forked_meanwhile_reads_no_others_bytes_and_ends() {

@@ -153,6 +153,11 @@ s, c = pair(); ends('unread', s, c, lambda s: c.sendall(b'x'), nothing)
 with socket.socket() as s: print(polled(s, 0, 50))
 # Another thread says all meanwhile.
 s, c = plain(); s.close(); threading.Timer(0.3, shuts, (c,)).start(); print(polled(c, 0, -1))
+# A signal that the mask of a `ppoll` lets in is heard, though nothing else is told.
+import errno
+signal.signal(signal.SIGUSR1, lambda *_: None); signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+s, c = plain(); s.close(); os.kill(os.getpid(), signal.SIGUSR1); ctypes.set_errno(0)
+print(libc.ppoll((ctypes.c_int * 2)(c.fileno(), 0), 1, (ctypes.c_long * 2)(), bytes(128)), errno.errorcode.get(ctypes.get_errno()))
 # As many, and none of them keeps it from the others.
 all = [plain() for _ in range(40)]; poll = select.poll()
 for s, c in all: poll.register(c, 0); s.close()
@@ -160,7 +165,7 @@ s, c = plain(); poll.register(c, select.POLLIN); threading.Timer(0.3, s.send, (b
 print(poll.poll() == [(c.fileno(), select.POLLIN)])
 ",
     );
-    let [plain, ring, unread, none, late, others] =
+    let [plain, ring, unread, none, late, masked, others] =
         said.lines().collect::<Vec<_>>().try_into().unwrap();
     assert_eq!(
         plain,
@@ -176,4 +181,5 @@ print(poll.poll() == [(c.fileno(), select.POLLIN)])
         "unread 150000 HUP IN+HUP IN+RDHUP reset then IN+HUP+RDHUP HUP"
     );
     assert_eq!((none, late, others), ("HUP", "HUP", "True"));
+    assert_eq!(masked, "-1 EINTR");
 }
