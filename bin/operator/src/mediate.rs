@@ -554,7 +554,7 @@ impl Mediator {
         if call.is(libc::SYS_socket) {
             // Once more, after a signal.
             return match self.strays.of(call.notification()) {
-                Some((cookie, number)) if self.table.socket(cookie).is_some() => {
+                Some((cookie, number)) if self.is_of(slot, cookie) => {
                     Ok(Came::Stray(cookie, number))
                 }
                 _ => self.socket(slot, call),
@@ -618,6 +618,12 @@ impl Mediator {
         } else {
             Ok(Came::Native)
         }
+    }
+
+    /// Whether a socket is known, and of this endpoint.
+    fn is_of(&self, slot: u32, cookie: u64) -> bool {
+        let socket = self.table.socket(cookie);
+        socket.is_some_and(|socket| socket.endpoint() == slot)
     }
 
     /// The same, whatever endpoint that is.

@@ -53,7 +53,15 @@ impl Strays {
 
     /// The number that the caller's program has this socket at, if it was put there unheard.
     pub fn number(&self, cookie: u64, call: &Notification) -> Option<u32> {
-        let (_, number) = *self.0.get(&cookie)?;
+        let (before, number) = *self.0.get(&cookie)?;
+        // Whether it closes when another program is executed is as that call asked (the flags of accept4).
+        let asked = |it: &Notification| match i64::from(it.number) == libc::SYS_accept4 {
+            true => it.arguments[3] & libc::SOCK_CLOEXEC as u64,
+            false => 0,
+        };
+        if asked(&before) != asked(call) {
+            return None;
+        }
         is_there(call.thread, number, cookie).then_some(number)
     }
 
