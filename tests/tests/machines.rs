@@ -116,11 +116,18 @@ fn a_switch_that_dies_costs_a_machine_no_link_and_no_connection() {
     }
 }
 
-/// How many answers a `ping` got, of its line of sums.
+/// How many answers each `ping` got, of its line of sums.
+fn answers(console: &str) -> Vec<u32> {
+    let sums = console
+        .lines()
+        .filter(|l| l.contains("packets transmitted"));
+    sums.filter_map(|l| l.split(", ").nth(1)?.split(' ').next()?.parse().ok())
+        .collect()
+}
+
+/// The same of the first.
 fn received(console: &str) -> u32 {
-    let line = console.lines().find(|l| l.contains("packets transmitted"));
-    line.and_then(|l| l.split(", ").nth(1)?.split(' ').next()?.parse().ok())
-        .unwrap_or(0)
+    answers(console).first().copied().unwrap_or(0)
 }
 
 /// What a command printed, once it has ended.
@@ -447,11 +454,7 @@ fn a_machine_of_two_processors_uses_two_pairs_of_queues_or_one() {
         for mark in ["CAME BOTH", "CAME ONE", "CAME TWO"] {
             assert!(console.contains(mark), "{device} {mark}: {console}");
         }
-        let received = |line: &str| {
-            let (_, rest) = line.split_once(" packets transmitted, ")?;
-            rest.split(' ').next()?.parse::<u32>().ok()
-        };
-        let pings: Vec<u32> = console.lines().filter_map(received).collect();
+        let pings = answers(&console);
         // The last of twenty a ping does not wait for on a machine that has no processor for a second.
         assert!(
             pings.len() == 4 && pings.iter().all(|n| *n >= 15),
