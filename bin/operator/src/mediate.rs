@@ -357,6 +357,8 @@ impl Mediator {
         self.until = None;
         self.turn = None;
         self.datagrams.taken.clear();
+        self.strays
+            .take_away(call, listener, |cookie| self.unclaimed.is_waiting(cookie));
         let came = match Call::of(call, listener, &mut self.targets) {
             Ok(mut call) => match self.perform(slot, &mut call) {
                 Ok(came) => came,
@@ -419,7 +421,7 @@ impl Mediator {
             Came::Native => heard(listener.proceed(call.id)),
             Came::Socket(made, closes) => {
                 self.puts(note, made.cookie, call.thread);
-                let put = install(listener, call.id, &made.fd, closes);
+                let put = install(listener, call.id, &made.fd, closes, None);
                 self.strays.puts(made.cookie, &call, &put);
                 put.is_heard()
             }
@@ -462,10 +464,8 @@ impl Mediator {
             }
             Came::Accepted { at, made, closes } => {
                 self.puts(note, made.cookie, call.thread);
-                let put = match self.strays.number(made.cookie, &call) {
-                    Some(number) => Put::of(listener, call.id, number),
-                    None => install(listener, call.id, &made.fd, closes),
-                };
+                let at_number = self.strays.place(made.cookie, &call);
+                let put = install(listener, call.id, &made.fd, closes, at_number);
                 self.strays.puts(made.cookie, &call, &put);
                 match put {
                     Put::Heard(Ok(number)) => {
@@ -672,8 +672,12 @@ fn said(outcome: Outcome, call: &mut Call<'_>) -> Result<Came, Errno> {
 
 /// A descriptor, and its number as the answer, or why it has none. In two steps: of one, the kernel answers first
 /// and installs then, and a death between the two would answer with another descriptor's number.
-fn install(listener: &Listener, id: u64, fd: &OwnedFd, closes: bool) -> Put {
-    match listener.install(id, fd.as_fd(), closes) {
+fn install(listener: &Listener, id: u64, fd: &OwnedFd, closes: bool, at: Option<u32>) -> Put {
+    let installed = match at {
+        Some(number) => listener.install_at(id, fd.as_fd(), closes, number),
+        None => listener.install(id, fd.as_fd(), closes),
+    };
+    match installed {
         Ok(notify::Outcome::Done(number)) => Put::of(listener, id, number),
         Ok(notify::Outcome::Gone) => Put::Unheard(None),
         Err(error) => {

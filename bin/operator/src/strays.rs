@@ -1,10 +1,13 @@
 //! Descriptors that were put into a program whose call a signal ended before it heard their numbers: nobody there knows of them, and they
-//! keep connections open. The same call, which comes again, is told the number that there is.
+//! keep connections open. The same call, which comes again, is told the number that there is; and where another program has the
+//! connection meanwhile, or it is over, the next call's thread loses the copy, and has what it accepts next there.
 
+use crate::sockets;
 use guard::guard;
 use notify::{Listener, Notification, Outcome, Target};
 use rustix::io::Errno;
-use std::collections::BTreeMap;
+use std::collections::VecDeque;
+use std::os::fd::AsFd;
 
 /// So many are remembered at most. Of those before them programs have the numbers until they end.
 const MOST: usize = 1024;
@@ -32,9 +35,29 @@ impl Put {
     }
 }
 
-/// All of a compartment, by the cookies of their sockets: the call that they were for, and their numbers.
+/// One of them.
+struct Stray {
+    cookie: u64,
+    /// What it was for.
+    call: Notification,
+    number: u32,
+    /// Nothing is there any more that anybody could use.
+    is_empty: bool,
+}
+
+impl Stray {
+    fn is_there(&self, thread: u32) -> bool {
+        is_there(thread, self.number, self.cookie)
+    }
+
+    fn was_accepted(&self) -> bool {
+        [libc::SYS_accept, libc::SYS_accept4].contains(&self.call.number.into())
+    }
+}
+
+/// All of a compartment.
 #[derive(Default)]
-pub struct Strays(BTreeMap<u64, (Notification, u32)>);
+pub struct Strays(VecDeque<Stray>);
 
 impl Strays {
     /// What came of one.
@@ -42,44 +65,78 @@ impl Strays {
         match put {
             Put::Unheard(Some(number)) if guard!("circuits-strays") => {
                 if self.0.len() >= MOST {
-                    self.0.clear();
+                    self.0.pop_front();
                 }
-                self.0.insert(cookie, (*call, *number));
+                self.forget(cookie, call.thread);
+                self.0.push_back(Stray {
+                    cookie,
+                    call: *call,
+                    number: *number,
+                    is_empty: false,
+                });
             }
             Put::Unheard(_) => {}
-            Put::Heard(_) => drop(self.0.remove(&cookie)),
+            // Where another program has it, the copy is there still.
+            Put::Heard(_) => self.forget(cookie, call.thread),
         }
     }
 
-    /// The number that the caller's program has this socket at, if it was put there unheard.
-    pub fn number(&self, cookie: u64, call: &Notification) -> Option<u32> {
-        let (before, number) = *self.0.get(&cookie)?;
-        // Whether it closes when another program is executed is as that call asked (the flags of accept4).
-        let asked = |it: &Notification| match i64::from(it.number) == libc::SYS_accept4 {
-            true => it.arguments[3] & libc::SOCK_CLOEXEC as u64,
-            false => 0,
+    fn forget(&mut self, cookie: u64, thread: u32) {
+        self.0
+            .retain(|it| it.cookie != cookie || !it.is_there(thread));
+    }
+
+    /// The number at which the caller's program is to have what it accepts: where it has this already, unheard, or where what
+    /// it had so was taken away.
+    pub fn place(&mut self, cookie: u64, call: &Notification) -> Option<u32> {
+        let is_its = |it: &Stray| match it.is_empty {
+            true => it.call.thread == call.thread && it.is_there(call.thread),
+            false => it.cookie == cookie && it.is_there(call.thread),
         };
-        if asked(&before) != asked(call) {
-            return None;
+        let at = self.0.iter().position(is_its)?;
+        match self.0.get(at)?.is_empty {
+            true => self.0.remove(at).map(|it| it.number),
+            // Until it is heard.
+            false => self.0.get(at).map(|it| it.number),
         }
-        is_there(call.thread, number, cookie).then_some(number)
     }
 
     /// The socket that was put there for the same call of this thread, and its number.
     pub fn of(&mut self, call: &Notification) -> Option<(u64, u32)> {
-        let is_its = |(before, _): &(Notification, u32)| {
-            before.thread == call.thread && before.is_alike(call)
-        };
-        let mut all = self.0.iter();
-        let (cookie, number) =
-            all.find_map(|(cookie, of)| is_its(of).then_some((*cookie, of.1)))?;
-        match is_there(call.thread, number, cookie) {
-            true => Some((cookie, number)),
+        let is_its = |it: &Stray| it.call.thread == call.thread && it.call.is_alike(call);
+        let at = self.0.iter().position(is_its)?;
+        let stray = self.0.get(at)?;
+        match stray.is_there(call.thread) {
+            true => Some((stray.cookie, stray.number)),
             false => {
-                self.0.remove(&cookie);
+                self.0.remove(at);
                 None
             }
         }
+    }
+
+    /// What the caller accepted unheard that waits (`is_waiting`, of a cookie) for nobody any more, since another program has it, say:
+    /// something that nobody can use comes in its place, and the connection is that other's alone.
+    pub fn take_away(
+        &mut self,
+        call: &Notification,
+        listener: &Listener,
+        is_waiting: impl Fn(u64) -> bool,
+    ) {
+        self.0.retain_mut(|it| {
+            let is_its = it.call.thread == call.thread && it.was_accepted();
+            if !is_its || it.is_empty || is_waiting(it.cookie) || !guard!("circuits-strays-end") {
+                return true;
+            }
+            // As of a circuit that nobody knows, nothing comes of it.
+            let (true, Ok(empty)) = (it.is_there(call.thread), sockets::stream(true)) else {
+                return false;
+            };
+            it.is_empty = true;
+            it.cookie = empty.cookie;
+            let put = listener.install_at(call.id, empty.fd.as_fd(), true, it.number);
+            matches!(put, Ok(Outcome::Done(_)))
+        });
     }
 }
 

@@ -154,6 +154,12 @@ impl Unclaimed {
         self.waiting.iter().any(|(at, _)| *at == listener)
     }
 
+    /// Whether this one waits for who accepts, or may be in its program.
+    pub fn is_waiting(&self, cookie: u64) -> bool {
+        let all = self.waiting.iter().chain(&self.claimed);
+        all.map(|(_, made)| made.cookie).any(|it| it == cookie)
+    }
+
     /// Whether there is one for anybody.
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty() && self.claimed.is_empty()

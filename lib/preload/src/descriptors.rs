@@ -49,9 +49,7 @@ fn ring<T>(fd: c_int, with: impl FnOnce(&Record) -> T) -> Option<T> {
 /// to close on exec as it is told, and answers its number. `closes`: as the program asked for.
 fn copied(fd: c_int, closes: bool, kernel: impl FnOnce(bool) -> c_int) -> c_int {
     let Some(record) = table::hold(fd) else {
-        let number = kernel(closes);
-        given::has_come(number);
-        return number;
+        return kernel(closes);
     };
     let inside = gate::enter();
     // Or it has left its ring meanwhile.

@@ -86,6 +86,11 @@ pub fn is_under_way() -> bool {
     FORKING.load(Ordering::SeqCst) > 0
 }
 
+/// How many began to be.
+pub fn forked() -> u32 {
+    FORKED.load(Ordering::SeqCst)
+}
+
 /// One is about to be made: nothing begins to be followed from here on.
 pub fn begins() {
     counts(&FORKING, &FORKS, true);

@@ -20,7 +20,7 @@ pub const GIVEN: u32 = 1 << 28;
 
 /// Of an entry: it is being closed, or made another. A process that is forked meanwhile has the socket, and no record of it.
 pub const ENDS: u32 = 1 << 27;
-/// With that: it has ended, and a process is being forked that may have it.
+/// With that: it has ended, and a process is being forked that may have it. Below it: as manyth of all that were.
 const ENDED: u32 = 1 << 26;
 
 /// Whether any number says so.
@@ -227,30 +227,42 @@ pub fn has_ended(fd: c_int) {
     // Or somebody has it already.
     if !forking::is_under_way() {
         let _ = entry.compare_exchange(ENDS, 0, done, not);
-    } else if entry
-        .compare_exchange(ENDS, ENDS | ENDED, done, not)
-        .is_ok()
-    {
+        return;
+    }
+    let value = ENDS | ENDED | forking::forked() % ENDED;
+    if entry.compare_exchange(ENDS, value, done, not).is_ok() {
         HAVE_ENDED.store(true, Ordering::SeqCst);
-        if !forking::is_under_way() {
-            none_is_forked();
+        none_is_forked();
+    }
+}
+
+/// Where no process is being forked any more, those that have ended are as any. A later child would take what comes to be there
+/// for it.
+pub fn none_is_forked() {
+    // Bound: processes that are forked meanwhile.
+    loop {
+        let forked = forking::forked();
+        if forking::is_under_way() || !HAVE_ENDED.swap(false, Ordering::SeqCst) {
+            return;
+        }
+        // Others may have ended as another was begun to be, meanwhile.
+        let stay = table::followed(0, u32::MAX).filter(|fd| !is_as_any(*fd, forked));
+        if stay.count() > 0 {
+            HAVE_ENDED.store(true, Ordering::SeqCst);
         }
     }
 }
 
-/// No process is being forked any more: those that have ended are as any. A later child would take what comes to be there for it.
-pub fn none_is_forked() {
-    if HAVE_ENDED.swap(false, Ordering::SeqCst) {
-        table::followed(0, u32::MAX).for_each(has_come);
+/// Whether no process that was begun to be forked by then, and not before, may have it by what has ended there.
+fn is_as_any(fd: c_int, forked: u32) -> bool {
+    let Some(entry) = entry(fd) else { return true };
+    let seen = entry.load(Ordering::SeqCst);
+    if seen & (ENDS | ENDED) != ENDS | ENDED {
+        return true;
     }
-}
-
-/// Something may be there again.
-pub fn has_come(fd: c_int) {
-    if let Some(entry) = entry(fd) {
-        let (done, not) = (Ordering::SeqCst, Ordering::Relaxed);
-        let _ = entry.compare_exchange(ENDS | ENDED, 0, done, not);
-    }
+    let since = forked.wrapping_sub(seen) % ENDED;
+    let (done, not) = (Ordering::SeqCst, Ordering::Relaxed);
+    since < ENDED / 2 && entry.compare_exchange(seen, 0, done, not).is_ok()
 }
 
 pub fn ends_no_more(before: c_int) {

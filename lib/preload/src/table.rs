@@ -314,7 +314,8 @@ pub fn forget_as(fd: c_int, says: u32) {
     // Bound: others that give this very number meanwhile.
     loop {
         let seen = entry.load(Ordering::Acquire);
-        let stays = seen & ENDS != 0 && says == 0 && forking::is_under_way();
+        // What was there first is what is being forked may have; what came since is followed by nobody.
+        let stays = seen & ENDS != 0 && forking::is_under_way();
         if seen == 0 || stays || (!waits(fd, entry, seen) && is_forgotten(fd, entry, (seen, says)))
         {
             return;
