@@ -355,6 +355,80 @@ fn a_number_that_was_closed_as_another_thread_forked_is_anothers_by_the_next_for
     assert_eq!(rings.says("web", "exec timeout 60 {r} {f}/again"), "1 0\n");
 }
 
+/// What a process that is being forked may have is closed, and other things come and go at its number: the kernel has copied the
+/// numbers by then, and waits with the memory for a thread that gives much of it back.
+const UNDER: &str = r#"
+#include <sys/mman.h>
+static pthread_barrier_t three;
+static void *leaves(void *none) {
+    for (int n = 0; n < 20; n++) {
+        size_t much = 128 << 20;
+        char *all = mmap(0, much, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        madvise(all, much, MADV_NOHUGEPAGE);
+        memset(all, 1, much);
+        pthread_barrier_wait(&three);
+        munmap(all, much);
+        pthread_barrier_wait(&three);
+    }
+    return none;
+}
+static void *forks(void *none) {
+    int wrong = 0;
+    for (int n = 0; n < 20; n++) {
+        pthread_barrier_wait(&three);
+        // The kernel copies the numbers, and waits with the memory for who leaves much of it.
+        usleep(500);
+        pid_t child = fork();
+        if (!child) {
+            char got[8192];
+            int came = recv(number, got, sizeof got, MSG_DONTWAIT | MSG_PEEK);
+            while (came-- > 0) if (got[came] != 'x') _exit(9);
+            _exit(0);
+        }
+        int status = 0;
+        waitpid(child, &status, 0);
+        wrong += status != 0;
+        pthread_barrier_wait(&three);
+    }
+    printf("%d\n", wrong);
+    return none;
+}
+int main(void) {
+    pthread_t one, other;
+    int c, same = 0;
+    begins();
+    pthread_barrier_init(&three, 0, 3);
+    pthread_create(&one, 0, leaves, 0);
+    pthread_create(&other, 0, forks, 0);
+    for (int n = 0; n < 20; n++) {
+        pair(&number, &c);
+        send(c, some, 5000, 0);
+        int kept = dup(number);
+        pthread_barrier_wait(&three);
+        usleep(1500);
+        for (int k = 0; k < 3; k++) {
+            close(number);
+            same += (k & 1 ? dup(0) : socket(AF_INET, SOCK_STREAM, 0)) == number;
+        }
+        pthread_barrier_wait(&three);
+        close(number);
+        close(kept);
+        close(c);
+    }
+    pthread_join(other, 0);
+    printf("%d\n", same > 0);
+    exit(0);
+}
+"#;
+
+#[test]
+fn whatever_comes_and_goes_at_a_number_a_child_that_is_being_forked_reads_no_others_bytes() {
+    let rings = Rings::new();
+    rings.scene.compile("under", &format!("{BEGINS}{UNDER}"));
+    assert_eq!(rings.says("web", "exec timeout 60 {r} {f}/under"), "0\n1\n");
+    assert!(rings.by_ring("under")[1] > 0, "no ring");
+}
+
 #[test]
 fn a_child_that_is_forked_meanwhile_reads_no_others_bytes_and_ends() {
     let rings = Rings::new();
