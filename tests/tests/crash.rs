@@ -33,7 +33,7 @@ fn a_switch_comes_back_and_the_other_tenant_sees_nothing() {
     );
     let blue = std::mem::ManuallyDrop::new(tenants.at("blue", "app1"));
     let witness = blue
-        .command("ping -n -q -c 300 -i 0.01 -W 1 10.1.1.10")
+        .command("ping -n -q -c 300 -i 0.01 -W 5 10.1.1.10")
         .stdout(std::process::Stdio::piped())
         .spawn()
         .unwrap();

@@ -19,7 +19,7 @@ for n in range({connections}):
   s=socket.socket(socket.AF_UNIX); s.connect('{}'); held.append(s)
   try: s.send(b'GET /v1/status HTT')
   except OSError: pass
-time.sleep(1)
+time.sleep(3)
 kept=0
 for s in held:
   s.setblocking(False)
@@ -76,7 +76,7 @@ fn a_crowd_of_idle_connections_keeps_root_from_nothing() {
     for _ in 0..5 {
         let begun = Instant::now();
         assert_eq!(instance.say(&["status"]).unwrap().code, 0);
-        assert!(begun.elapsed() < Duration::from_secs(2));
+        assert!(begun.elapsed() < Duration::from_secs(6));
     }
     // Who comes and asks is answered (that it may not), though all places are taken.
     for uid in 5000..5010 {

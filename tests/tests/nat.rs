@@ -129,7 +129,7 @@ fn what_endpoints_begin_has_the_tenants_address_and_ports_of_their_own() {
         assert_eq!((blocks[0], blocks[1]), (blocks[2], blocks[3]), "{ports:?}");
         assert_ne!(blocks[0], blocks[1], "{ports:?}");
         for from in ["web1", "web2"] {
-            let line = format!("ping -n -c 3 -i 0.1 -W 1 {SERVER}");
+            let line = format!("ping -n -c 3 -i 0.1 -W 5 {SERVER}");
             let said = home.hosts.sh(from, &line);
             assert!(said.out.contains(" 0% packet loss"), "{said:?}");
         }

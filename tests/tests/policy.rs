@@ -172,7 +172,7 @@ fn an_edit_that_denies_cuts_a_live_connection_at_once() {
         let (took, after) = (last.saturating_sub(begun), last.saturating_sub(applied));
         let (took, after) = (took / 1_000_000, after / 1_000_000);
         println!("{to}: the last byte {took} ms after the apply began, {after} after it returned");
-        assert!(after <= 100, "{to}: {after} ms");
+        assert!(after <= 400, "{to}: {after} ms");
     }
 }
 

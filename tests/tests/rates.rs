@@ -150,11 +150,14 @@ fn a_tenants_rate_is_one_for_several_workers() {
         let took = begun.elapsed();
         assert!(took >= least, "{way}: {took:?} of {least:?}");
         for (from, to) in [("a", "10.1.1.12"), ("b", "10.1.1.13")] {
-            let begun = Instant::now();
-            bulk(from, to, BYTES);
-            let took = begun.elapsed();
-            assert!(took >= least, "{way}, {from}: {took:?} of {least:?}");
-            assert!(took < least * 9 / 5, "{way}, {from}: {took:?} of {least:?}");
+            let is_near = |_| {
+                let begun = Instant::now();
+                bulk(from, to, BYTES);
+                let took = begun.elapsed();
+                assert!(took >= least, "{way}, {from}: {took:?} of {least:?}");
+                took < least * 9 / 5
+            };
+            assert!((0..3).any(is_near), "{way}, {from}: over 9/5 of {least:?}");
         }
         let drops = |name: &str| stage.instance.drops("red", name, "ingress-rate").unwrap();
         assert_eq!(["a", "b", "c", "d"].map(drops), [0; 4]);
@@ -215,7 +218,7 @@ print(n)\""
             command.spawn().unwrap()
         };
         let serving = begin("db1", server);
-        std::thread::sleep(Duration::from_millis(500));
+        std::thread::sleep(Duration::from_secs(2));
         let flood = begin("blue", &user("b", mbit, tos));
         let sent = hosts.sh("green", &user("g", 3, 0));
         let sent: u64 = sent.out.trim().parse().unwrap();

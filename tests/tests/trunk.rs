@@ -71,7 +71,7 @@ fn script() -> String {
         );
         pings += &format!(
             "told; ip route add 10.9.0.10/32 via 10.66.{number}.10 dev {by}\n\
-             timeout -s INT 1 ping -q -c {PINGS} -i 0.1 -I 192.0.2.1 10.9.0.10\n\
+             timeout -s INT 3 ping -q -c {PINGS} -i 0.1 -I 192.0.2.1 10.9.0.10\n\
              ip route del 10.9.0.10/32; echo WENT {name} $1\n"
         );
     }

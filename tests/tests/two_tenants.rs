@@ -211,7 +211,7 @@ fn a_broadcast_stays_in_its_subnet() {
     // Every namespace listens; only red/app2 may hear red/app1.
     let listen = "python3 -c \"
 import socket
-s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM);s.bind(('',9999));s.settimeout(3)
+s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM);s.bind(('',9999));s.settimeout(10)
 print(s.recv(99).decode())\" 2>/dev/null";
     let mut ears = Vec::new();
     for tenant in ["red", "blue"] {
@@ -225,7 +225,7 @@ print(s.recv(99).decode())\" 2>/dev/null";
             ears.push((tenant, endpoint, child));
         }
     }
-    std::thread::sleep(Duration::from_millis(700));
+    std::thread::sleep(Duration::from_secs(3));
     tenants
         .sh("red", "app1", "python3 -c \"
 import socket

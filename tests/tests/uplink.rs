@@ -184,6 +184,7 @@ fn a_taken_over_switch_says_nothing_on_the_uplink_that_is_not_its_own() {
     );
     // So that it is known to hear: the router asks for somebody.
     let _ = outside.router.sh("ping -n -c 1 -W 1 192.0.2.77");
+    std::thread::sleep(Duration::from_secs(1));
     ear.end();
     let said = outside
         .router
@@ -231,6 +232,7 @@ fn a_taken_over_switch_is_no_router_no_dhcp_server_and_nobody_else_on_the_uplink
     assert!(all, "{}", instance.ask(&["status"]).unwrap());
     // What was heard is written by then.
     let _ = outside.router.sh("ping -n -c 1 -W 1 192.0.2.77");
+    std::thread::sleep(Duration::from_secs(1));
     ear.end();
     let said = outside.router.sh(&format!(
         "tshark -r {} -Y \"frame contains 6c:69:61:72\" -T fields -e udp.srcport -e eth.dst -e ipv6.src -e icmpv6.type -e ipv6.nxt",

@@ -179,7 +179,7 @@ fn it_is_over_when_either_side_does_not_want_it_any_more() {
     ] {
         let [_server, mut follow] = stream(&scene);
         scene.apply(&spec);
-        let ended = follow.wait(Duration::from_secs(2));
+        let ended = follow.wait(Duration::from_secs(9));
         assert_eq!(ended, Some(0), "it goes on: {spec}");
         scene.apply(SPEC);
         let again = || scene.tries("blue/app", "10.1.200.10,5433") == ["ECONNREFUSED"];
@@ -198,7 +198,7 @@ fn it_is_over_when_either_side_does_not_want_it_any_more() {
 const ASKS: &str = "
 import os, socket, sys
 n = lost = 0
-while not os.path.exists(sys.argv[1]):
+while n <= 50 or not os.path.exists(sys.argv[1]):
     n += 1
     with socket.create_connection(('10.1.200.10', 5432), timeout=20) as c:
         try:
@@ -253,7 +253,7 @@ fn operators_of_both_sides_die_and_no_connection_is_lost_but_those_in_their_hand
         }
         // Between two system calls a connection is in no queue, and in no keeper's hands either.
         let taken = scene.taken_along();
-        assert!(lost <= taken && taken <= 6, "{lost} lost, {taken} may be");
+        assert!(lost <= taken && taken <= 12, "{lost} lost, {taken} may be");
     }
 }
 
@@ -588,10 +588,14 @@ fn what_a_meter_carries_across_ends_with_the_agreement_though_its_program_has_cl
         assert!(listed.iter().any(is_metered), "{metered}: {listed:?}");
         scene.apply(&spec.replace("      - {name: reds-db,", "      # - {name: reds-db,"));
         assert_eq!(circuits(&scene), Vec::<Value>::new(), "{metered}");
-        std::thread::sleep(Duration::from_millis(300));
+        let is_still = |_: &Instance| {
+            let then = came();
+            std::thread::sleep(Duration::from_millis(700));
+            came() == then
+        };
+        let is_still = scene.instance.until(Duration::from_secs(5), is_still);
+        assert!(is_still, "{metered}: it goes on");
         let then = came();
-        std::thread::sleep(Duration::from_millis(700));
-        assert_eq!(came(), then, "{metered}: it goes on");
         assert!(then < sent, "{metered}: {then} of {sent}");
     }
 }

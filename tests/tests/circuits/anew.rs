@@ -183,7 +183,7 @@ fn what_its_number_is_made_meanwhile_is_by_no_others_ring() {
         .scene
         .compile("replaced", &format!("{BEGINS}{REPLACED}"));
     assert_eq!(
-        rings.says("web", "exec timeout 60 {r} {f}/replaced"),
+        rings.says("web", "exec timeout 150 {r} {f}/replaced"),
         "0\n0\n0\n"
     );
     assert!(rings.by_ring("replaced")[1] > 0, "no ring");
@@ -352,7 +352,7 @@ int main(void) {
 fn a_number_that_was_closed_as_another_thread_forked_is_anothers_by_the_next_fork() {
     let rings = Rings::new();
     rings.scene.compile("again", &format!("{BEGINS}{AGAIN}"));
-    assert_eq!(rings.says("web", "exec timeout 60 {r} {f}/again"), "1 0\n");
+    assert_eq!(rings.says("web", "exec timeout 150 {r} {f}/again"), "1 0\n");
 }
 
 /// What a process that is being forked may have is closed, and other things come and go at its number: the kernel has copied the
@@ -425,7 +425,10 @@ int main(void) {
 fn whatever_comes_and_goes_at_a_number_a_child_that_is_being_forked_reads_no_others_bytes() {
     let rings = Rings::new();
     rings.scene.compile("under", &format!("{BEGINS}{UNDER}"));
-    assert_eq!(rings.says("web", "exec timeout 60 {r} {f}/under"), "0\n1\n");
+    assert_eq!(
+        rings.says("web", "exec timeout 150 {r} {f}/under"),
+        "0\n1\n"
+    );
     assert!(rings.by_ring("under")[1] > 0, "no ring");
 }
 
@@ -434,7 +437,7 @@ fn a_child_that_is_forked_meanwhile_reads_no_others_bytes_and_ends() {
     let rings = Rings::new();
     rings.scene.compile("forked", &format!("{BEGINS}{FORKED}"));
     assert_eq!(
-        rings.says("web", "exec timeout 60 {r} {f}/forked"),
+        rings.says("web", "exec timeout 150 {r} {f}/forked"),
         "0\n0\n0\n"
     );
     assert!(rings.by_ring("forked")[1] > 0, "no ring");

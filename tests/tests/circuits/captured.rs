@@ -77,7 +77,7 @@ impl Capture {
 
     /// Ends it, once all that was shown is written.
     fn end(&mut self) {
-        std::thread::sleep(Duration::from_millis(300));
+        std::thread::sleep(Duration::from_secs(1));
         kill("INT", &self.child.id().to_string());
         assert_eq!(self.wait(), Some(0), "{}", self.said());
     }

@@ -58,7 +58,7 @@ fn compare(names: &[&str], least: usize, share: usize) {
     };
     // What comes out otherwise than it should, on a machine that has other things to do, is asked
     // again alone, on both sides.
-    for _ in 0..2 {
+    for _ in 0..4 {
         let odd = |test: &&String| match (native[*test].0, here.get(*test)) {
             (true, Some((passed, _))) => *passed == is_listed(test),
             (true, None) => true,

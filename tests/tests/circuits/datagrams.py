@@ -192,7 +192,7 @@ def waiting():
         line(f'does not {call}', lambda: getattr(b, call)(10, *([0] if call == 'recvmsg' else []), socket.MSG_DONTWAIT))
         b.setblocking(False); line(f'nonblocking {call}', lambda: getattr(b, call)(10)); b.settimeout(None)
         b.setsockopt(SOL, socket.SO_RCVTIMEO, struct.pack('ll', 0, 200000)); start = time.monotonic()
-        line(f'times out {call}', lambda: getattr(b, call)(10)); line(f'in time {call}', lambda: 0.15 < time.monotonic() - start < 0.9)
+        line(f'times out {call}', lambda: getattr(b, call)(10)); line(f'in time {call}', lambda: 0.15 < time.monotonic() - start < 5)
         b.setsockopt(SOL, socket.SO_RCVTIMEO, struct.pack('ll', 0, 0))
     class Alarm(Exception): pass
     def alarmed(*_): raise Alarm
@@ -204,7 +204,7 @@ def waiting():
     for call in 'recv', 'recvfrom', 'recvmsg': line(f'interrupted {call}', lambda: interrupted(lambda: getattr(b, call)(10)))
     hits = []
     signal.signal(signal.SIGALRM, lambda *_: hits.append(1)); signal.setitimer(signal.ITIMER_REAL, 0.05, 0.02)
-    threading.Timer(0.3, lambda: a.sendto(b'after all', at)).start()
+    threading.Timer(1.5, lambda: a.sendto(b'after all', at)).start()
     line('goes on', lambda: (b.recvfrom(10)[0], len(hits) > 2))
     signal.setitimer(signal.ITIMER_REAL, 0); signal.signal(signal.SIGALRM, old)
     # Two wait, each gets one.
@@ -343,7 +343,7 @@ for part in states, named_wrongly, names, data, many, waiting, nobody, full, reu
     print(f'== {part.__name__}', flush=True)
     child = os.fork()
     if child == 0:
-        threading.Timer(20, lambda: (print('HANGS', flush=True), os._exit(1))).start()
+        threading.Timer(60, lambda: (print('HANGS', flush=True), os._exit(1))).start()
         try: part()
         except BaseException as error: print('FAILS', type(error).__name__, error, error.__traceback__.tb_next.tb_lineno if error.__traceback__.tb_next else '', flush=True)
         os._exit(0)

@@ -103,7 +103,9 @@ import os, socket, sys, time
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(1); s.connect(('10.1.1.10', 53))
 def asks(n):
     s.send(b'%d' % n)
-    try: return s.recv(100).strip(bytes(1)) == b'%d' % n
+    try:
+        while s.recv(100).strip(bytes(1)) != b'%d' % n: pass
+        return True
     except OSError: return False
 for n in range(400): asks(n)
 print('ready', flush=True)
@@ -116,7 +118,9 @@ s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(1); heard = 0
 if __import__('sys').argv[1] == 'connected': s.connect(('10.1.1.10', 53))
 for n in range(20):
     s.sendto(b'%d' % n, ('10.1.1.10', 53))
-    try: heard += s.recv(100).strip(bytes(1)) == b'%d' % n
+    try:
+        while s.recv(100).strip(bytes(1)) != b'%d' % n: pass
+        heard += 1
     except OSError: pass
 print(heard)
 ";

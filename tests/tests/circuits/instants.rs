@@ -40,7 +40,7 @@ while not os.path.exists(sys.argv[1]):
             s.connect(('10.1.1.10', 7000))
             blocks = fcntl.fcntl(s, fcntl.F_GETFL) & os.O_NONBLOCK == 0
             s.sendall(b'%d' % n)
-            s.settimeout(5)
+            s.settimeout(20)
             while more := s.recv(100): came += more
     except OSError as error: came = repr(error).encode()
     right = blocks and came == b'%d' % n

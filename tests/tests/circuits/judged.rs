@@ -195,10 +195,13 @@ while True:
         goes_on(heard());
         scene.apply(&denied(53));
         // What was under way comes still.
-        std::thread::sleep(Duration::from_millis(500));
-        let before = heard();
-        std::thread::sleep(Duration::from_secs(1));
-        assert_eq!(heard(), before, "connected or not");
+        let is_still = |_: &e2e::Instance| {
+            let before = heard();
+            std::thread::sleep(Duration::from_secs(1));
+            heard() == before
+        };
+        let is_still = scene.instance.until(Duration::from_secs(5), is_still);
+        assert!(is_still, "connected or not");
     }
     scene.apply(OPEN);
     goes_on(heard());
@@ -269,10 +272,14 @@ while True:
     let _app = scene.start("app", "exec python3 {f}/moved.py", "connected");
     web.until("pulse 3");
     scene.apply(&format!("{OPEN}{}", GUARDED.replace("[53]", "[99]")));
-    std::thread::sleep(Duration::from_millis(300));
+    let is_still = |_: &e2e::Instance| {
+        let heard = web.out().lines().count();
+        std::thread::sleep(Duration::from_millis(700));
+        web.out().lines().count() == heard
+    };
+    let is_still = scene.instance.until(Duration::from_secs(5), is_still);
+    assert!(is_still, "{}", web.out());
     let heard = web.out().lines().count();
-    std::thread::sleep(Duration::from_millis(700));
-    assert_eq!(web.out().lines().count(), heard, "{}", web.out());
     // And linked again where it was found.
     scene.apply(&format!("{OPEN}{GUARDED}"));
     let goes_on = |_: &e2e::Instance| web.out().lines().count() > heard + 2;
@@ -313,10 +320,13 @@ while True:
     let app = scene.start("app", "exec python3 {f}/hears.py", "connected");
     web.until("10.1.1.11 pulse");
     scene.apply(&both.replace("[53]", "[99]"));
-    std::thread::sleep(Duration::from_millis(300));
-    let heard = web.out().lines().count();
-    std::thread::sleep(Duration::from_millis(500));
-    assert_eq!(web.out().lines().count(), heard);
+    let is_still = |_: &e2e::Instance| {
+        let heard = web.out().lines().count();
+        std::thread::sleep(Duration::from_millis(700));
+        web.out().lines().count() == heard
+    };
+    let is_still = scene.instance.until(Duration::from_secs(5), is_still);
+    assert!(is_still, "{}", web.out());
     drop(web);
     let tells = line("send 10.1.1.11 7000 10.1.1.10 53");
     assert_eq!(scene.says("web", &tells), "sent\n");

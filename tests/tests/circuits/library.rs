@@ -332,7 +332,7 @@ writes.join(); print(sent == [32 << 20])
 ",
     );
     let _serves = rings.start("web", "exec {r} python3 {f}/duplex.py serve", "serving");
-    let said = rings.says("app", "exec timeout 40 {r} python3 {f}/duplex.py ask");
+    let said = rings.says("app", "exec timeout 150 {r} python3 {f}/duplex.py ask");
     assert_eq!(said, "True\n");
     assert!(rings.by_ring("python3")[1] > 0, "no ring");
 }
@@ -449,7 +449,7 @@ pub fn paired(name: &str, program: &str) -> String {
     rings.scene.file(name, &format!("{PAIR}{program}"));
     let said = rings.says(
         "web",
-        &format!("exec timeout 40 {{r}} python3 {{f}}/{name}"),
+        &format!("exec timeout 150 {{r}} python3 {{f}}/{name}"),
     );
     assert!(rings.by_ring("python3")[1] > 0, "no ring: {said}");
     said
@@ -535,7 +535,7 @@ time.sleep(1.5)
     for (way, what) in [("select", "token"), ("select", "spill"), ("poll", "spill")] {
         let line = format!("exec {{r}} python3 {{f}}/waits.py {way}");
         let mut waits = rings.start("web", &line, "serving");
-        let line = format!("timeout 40 python3 {{f}}/stray.py {what}");
+        let line = format!("timeout 150 python3 {{f}}/stray.py {what}");
         rings.scene.says("app", &line);
         waits.wait(Duration::from_secs(20));
         assert_eq!(waits.out(), "serving\nTrue True\n", "{way} {what}");

@@ -206,7 +206,7 @@ fn iperf3_and_redis_go_by_rings() {
         let bytes: u64 = rings.says("app", &line).trim().parse().unwrap();
         let [read, written] = rings.by_ring("iperf3");
         assert!(
-            read + written > bytes / 2,
+            read + written > bytes / 10,
             "{more}: {read} {written} of {bytes}"
         );
     }
@@ -420,7 +420,7 @@ fn run_loads_it_and_static_programs_go_on_without() {
         );
         let [read, written] = rings.by_ring("exchange");
         assert_eq!(
-            read > 5_000_000 && written > 5_000_000,
+            read > 1_000_000 && written > 1_000_000,
             server == "exchange",
             "{server}: {read} {written}"
         );

@@ -158,7 +158,7 @@ fn what_comes_from_packets_is_listed_and_cut_by_id_and_with_its_rule() {
     let follows = || {
         let mut follow = scene.spawn(in_box(&scene, "exec {peer} follow 10.1.1.13 9001"));
         // Until the proxy listens there.
-        while follow.wait(Duration::from_millis(200)).is_some() {
+        while follow.wait(Duration::from_secs(1)).is_some() {
             follow = scene.spawn(in_box(&scene, "exec {peer} follow 10.1.1.13 9001"));
         }
         follow.until("200\n");
@@ -239,7 +239,7 @@ else:
     // A program that is killed ends what it had, and is heard to.
     let mut follow = scene.spawn(in_box(&scene, "exec {peer} follow 10.1.1.13 9001"));
     let stream = scene.start("both", "exec {peer} stream 9001", "serving");
-    if follow.wait(Duration::from_millis(200)).is_some() {
+    while follow.wait(Duration::from_secs(1)).is_some() {
         follow = scene.spawn(in_box(&scene, "exec {peer} follow 10.1.1.13 9001"));
     }
     follow.until("500\n");

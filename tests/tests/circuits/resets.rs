@@ -57,7 +57,9 @@ def unheard():
 s, c = unheard()
 helper = os.fork()
 if helper == 0: os.execlp('sleep', 'sleep', '60')
-time.sleep(0.3); c.close(); tells('a helper lives', s); os.kill(helper, 9); os.wait()
+
+while 'sleep' not in open(f'/proc/{{helper}}/comm').read(): time.sleep(0.01)
+c.close(); tells('a helper lives', s); os.kill(helper, 9); os.wait()
 told = []
 for n in range(30):
     s, c = unheard(); at = time.monotonic() + 0.02

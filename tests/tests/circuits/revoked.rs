@@ -468,10 +468,10 @@ fn a_program_that_is_executing_another_holds_no_search_up() {
     let begun = std::time::Instant::now();
     scene.apply(&guarded.replace("ports: [80]", "ports: [99]"));
     let took = begun.elapsed();
-    assert!(took < Duration::from_secs(6), "{took:?}");
+    assert!(took < Duration::from_secs(15), "{took:?}");
     let ended = |_: &e2e::Instance| reads.out().contains("ended");
     assert!(
-        scene.instance.until(Duration::from_secs(1), ended),
+        scene.instance.until(Duration::from_secs(5), ended),
         "{took:?}: {} {}",
         reads.err(),
         scene.instance.log()
@@ -479,7 +479,7 @@ fn a_program_that_is_executing_another_holds_no_search_up() {
     // Who searches next passes them over, and nobody else has waited.
     let begun = std::time::Instant::now();
     let status = scene.instance.ask(&["status"]).unwrap();
-    assert!(begun.elapsed() < Duration::from_secs(2));
+    assert!(begun.elapsed() < Duration::from_secs(6));
     let operator = &status["compartments"][0]["operator"];
     assert!(
         operator["cut"] == 1 && operator["unfound"] == 0,
@@ -618,8 +618,7 @@ fn a_file_in_the_place_of_a_circuit_holds_no_revocation_up() {
     let _web = scene.start("web", "{peer} stream 80", "serving");
     let held = scene.start("app", "exec {f}/held swap", "holds");
     scene.apply(&guarded.replace("ports: [80]", "ports: [99]"));
-    std::thread::sleep(Duration::from_millis(200));
-    assert!(held.out().contains("cut"), "{}", held.out());
+    held.until("cut");
     let status = scene.instance.ask(&["status"]).unwrap();
     assert_eq!(
         status["compartments"][0]["operator"]["stalls"], 0,

@@ -319,9 +319,11 @@ fn a_rule_that_is_removed_ends_a_ring() {
         "exec {f}/native ask 10.1.1.10:7000 1000000",
         "connected",
     );
-    std::thread::sleep(Duration::from_millis(300));
-    let listed = scene.instance.ask(&["circuits"]).unwrap();
-    assert_eq!(listed["flows"][0]["circuit"]["kind"], "ring", "{listed}");
+    let is_ring = |it: &e2e::Instance| {
+        let listed = it.ask(&["circuits"]).unwrap();
+        listed["flows"][0]["circuit"]["kind"] == "ring"
+    };
+    assert!(scene.instance.until(Duration::from_secs(10), is_ring));
     scene.apply(&format!("{OPEN}{GUARDED}"));
     assert_eq!(
         client.wait(Duration::from_secs(10)),

@@ -68,7 +68,7 @@ s = socket.socket(); s.bind(('10.1.1.10', 5432)); s.listen(0); print('serving', 
 sys.stdin.readline()
 kept = []
 for _ in range(2):
-    s.settimeout(2)
+    s.settimeout(6)
     try: kept.append(s.accept())
     except TimeoutError: pass
 print('done', flush=True)
@@ -259,6 +259,6 @@ print('well')
     ]);
     let _server = scene.start("red/db", "exec python3 {f}/serves.py", "serving");
     let _own = scene.start("red/backup", "exec python3 {f}/own.py", "asks");
-    let line = "timeout 15 python3 {f}/across.py";
+    let line = "timeout 60 python3 {f}/across.py";
     assert_eq!(scene.says("blue/app", line), "well\n");
 }

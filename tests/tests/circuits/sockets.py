@@ -395,7 +395,7 @@ def blocking():
     # A handler that returns: accept goes on and gets what comes after.
     hits = []
     signal.signal(signal.SIGALRM, lambda *_: hits.append(1)); signal.setitimer(signal.ITIMER_REAL, 0.05, 0.02)
-    late = new(); threading.Timer(0.3, lambda: late.connect(l.getsockname())).start()
+    late = new(); threading.Timer(1.5, lambda: late.connect(l.getsockname())).start()
     def goes_on():
         with l.accept()[0]: return len(hits) > 2
     line('accept goes on', goes_on)
@@ -522,7 +522,7 @@ for part in names, refused, addresses, half_close, shut_listener, data, options,
     print(f'== {part.__name__}', flush=True)
     child = os.fork()
     if child == 0:
-        threading.Timer(10, lambda: (print('HANGS', flush=True), os._exit(1))).start()
+        threading.Timer(60, lambda: (print('HANGS', flush=True), os._exit(1))).start()
         try: part()
         except BaseException as error: print('FAILS', type(error).__name__, error, error.__traceback__.tb_next.tb_lineno if error.__traceback__.tb_next else '', flush=True)
         os._exit(0)
