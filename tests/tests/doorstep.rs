@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// As user `uid`, opens so many connections to the API, says half a request on each
-/// and prints how many are still open after a second. Ended, it lets go.
+/// and prints how many are still open after three seconds. Ended, it lets go.
 fn crowd(instance: &Instance, uid: u32, connections: u32) -> Ended {
     let program = format!(
         "

@@ -150,14 +150,17 @@ fn a_tenants_rate_is_one_for_several_workers() {
         let took = begun.elapsed();
         assert!(took >= least, "{way}: {took:?} of {least:?}");
         for (from, to) in [("a", "10.1.1.12"), ("b", "10.1.1.13")] {
-            let is_near = |_| {
+            // Who has a half of it takes twice as long each time; on a busy machine one does so once.
+            let mut all = Vec::new();
+            let has_all = (0..3).any(|_| {
                 let begun = Instant::now();
                 bulk(from, to, BYTES);
                 let took = begun.elapsed();
                 assert!(took >= least, "{way}, {from}: {took:?} of {least:?}");
+                all.push(took);
                 took < least * 9 / 5
-            };
-            assert!((0..3).any(is_near), "{way}, {from}: over 9/5 of {least:?}");
+            });
+            assert!(has_all, "{way}, {from}: {all:?} of {least:?}");
         }
         let drops = |name: &str| stage.instance.drops("red", name, "ingress-rate").unwrap();
         assert_eq!(["a", "b", "c", "d"].map(drops), [0; 4]);
@@ -218,7 +221,11 @@ print(n)\""
             command.spawn().unwrap()
         };
         let serving = begin("db1", server);
-        std::thread::sleep(Duration::from_secs(2));
+        let hears = |_: &Instance| {
+            let bound = hosts.sh("db1", "ss -ulnH 'sport = :5000'");
+            !bound.out.is_empty()
+        };
+        assert!(instance.until(Duration::from_secs(10), hears));
         let flood = begin("blue", &user("b", mbit, tos));
         let sent = hosts.sh("green", &user("g", 3, 0));
         let sent: u64 = sent.out.trim().parse().unwrap();

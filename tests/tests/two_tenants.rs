@@ -207,7 +207,7 @@ fn gateway_mac(tenants: &TwoTenants) -> [u8; 6] {
 #[test]
 fn a_broadcast_stays_in_its_subnet() {
     let tenants = TwoTenants::default();
-    let _instance = up(&tenants);
+    let instance = up(&tenants);
     // Every namespace listens; only red/app2 may hear red/app1.
     let listen = "python3 -c \"
 import socket
@@ -225,7 +225,14 @@ print(s.recv(99).decode())\" 2>/dev/null";
             ears.push((tenant, endpoint, child));
         }
     }
-    std::thread::sleep(Duration::from_secs(3));
+    for (tenant, endpoint, _) in &ears {
+        let hears = |_: &Instance| {
+            let said = tenants.sh(tenant, endpoint, "ss -ulnH 'sport = :9999'");
+            !said.unwrap().out.is_empty()
+        };
+        let hears = instance.until(Duration::from_secs(10), hears);
+        assert!(hears, "{tenant}/{endpoint} is deaf");
+    }
     tenants
         .sh("red", "app1", "python3 -c \"
 import socket

@@ -183,8 +183,7 @@ fn a_taken_over_switch_says_nothing_on_the_uplink_that_is_not_its_own() {
         instance.ask(&["status"]).unwrap()
     );
     // So that it is known to hear: the router asks for somebody.
-    let _ = outside.router.sh("ping -n -c 1 -W 1 192.0.2.77");
-    std::thread::sleep(Duration::from_secs(1));
+    let _ = outside.router.sh("ping -n -c 1 -W 1 192.0.2.77; sleep 1");
     ear.end();
     let said = outside
         .router
@@ -231,8 +230,7 @@ fn a_taken_over_switch_is_no_router_no_dhcp_server_and_nobody_else_on_the_uplink
     std::fs::remove_file(&program).unwrap();
     assert!(all, "{}", instance.ask(&["status"]).unwrap());
     // What was heard is written by then.
-    let _ = outside.router.sh("ping -n -c 1 -W 1 192.0.2.77");
-    std::thread::sleep(Duration::from_secs(1));
+    let _ = outside.router.sh("ping -n -c 1 -W 1 192.0.2.77; sleep 1");
     ear.end();
     let said = outside.router.sh(&format!(
         "tshark -r {} -Y \"frame contains 6c:69:61:72\" -T fields -e udp.srcport -e eth.dst -e ipv6.src -e icmpv6.type -e ipv6.nxt",

@@ -229,7 +229,7 @@ pub fn has_ended(fd: c_int) {
         let _ = entry.compare_exchange(ENDS, 0, done, not);
         return;
     }
-    let value = ENDS | ENDED | forking::forked() % ENDED;
+    let value = ENDS | ENDED | (forking::forked() % ENDED);
     if entry.compare_exchange(ENDS, value, done, not).is_ok() {
         HAVE_ENDED.store(true, Ordering::SeqCst);
         none_is_forked();

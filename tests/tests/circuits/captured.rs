@@ -489,7 +489,7 @@ fn who_reads_a_capture_slowly_loses_of_it_and_holds_nobody_up() {
     scene.says("app", SEND);
     web.until("104857600 came");
     let took = begun.elapsed();
-    assert!(took < Duration::from_secs(15), "{took:?}");
+    assert!(took < Duration::from_secs(45), "{took:?}");
     // It reads on; the number of lost packets comes with the next that is not.
     let reading = std::thread::spawn(move || {
         let mut all = first;

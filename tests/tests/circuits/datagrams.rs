@@ -104,6 +104,7 @@ s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(1); s.connect
 def asks(n):
     s.send(b'%d' % n)
     try:
+        # One that came late is of another.
         while s.recv(100).strip(bytes(1)) != b'%d' % n: pass
         return True
     except OSError: return False

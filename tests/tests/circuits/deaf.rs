@@ -33,16 +33,16 @@ print('said', flush=True); time.sleep(100)
 ";
 const BURSTS: &str = "
 import socket, sys, time
-s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(3)
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(5)
 if sys.argv[1] == 'connected': s.connect(('10.1.1.10', 53))
-came = []
-for n in range(8):
-    s.sendto(b'B20', ('10.1.1.10', 53)); time.sleep(0.05)
+whole = soon = 0
+for _ in range(8):
+    begun = time.monotonic(); s.sendto(b'B20', ('10.1.1.10', 53)); time.sleep(0.05)
     try:
-        for n in range(20): s.recv(2000)
-    except TimeoutError: pass
-    else: came.append(n)
-print(len(came))
+        for _ in range(20): s.recv(2000)
+    except TimeoutError: continue
+    whole += 1; soon += time.monotonic() - begun < 0.5
+print(whole, soon)
 ";
 
 fn heard_beside(how: &str) {
@@ -56,8 +56,13 @@ fn heard_beside(how: &str) {
     let _deaf = scene.start("app", &format!("exec python3 {{f}}/deaf.py {how}"), "said");
     for kind in ["connected", "not"] {
         let said = scene.says("few", &format!("python3 {{f}}/bursts.py {kind}"));
-        let whole: u32 = said.trim().parse().unwrap();
-        assert!(whole >= 7, "{kind}: {whole} of 8; {}", server.out());
+        // What is lost stays lost. Whom others keep waiting waits each time; on a busy machine one does now and then.
+        let counts: Vec<u32> = said.split_whitespace().flat_map(str::parse).collect();
+        let [whole, soon] = counts[..] else {
+            panic!("{kind}: {said}");
+        };
+        let all = format!("{kind}: {whole} of 8, {soon} of them soon");
+        assert!(whole >= 7 && soon >= 4, "{all}; {}", server.out());
     }
 }
 

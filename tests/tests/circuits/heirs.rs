@@ -16,8 +16,8 @@ const HEIRS: &str = r#"
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/time.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -54,10 +54,10 @@ int main(int n, char **words) {
     pid_t child = fork();
     if (!child) {
         close(says[0]);
+        // It tells as it stands still; or its parent waits for the end of it.
+        told = says[1];
         if (stands) signal(SIGSEGV, sleeps);
         if (goes_on) signal(SIGSEGV, executes);
-        // Or its parent waits for the end of it.
-        told = says[1];
         writes ? send(fd, half, 2 * HALF, 0) : recv(fd, half, 2 * HALF, 0);
         _exit(9);
     }

@@ -55,17 +55,15 @@ fn an_operator_that_is_held_is_replaced_and_who_holds_it_is_given_up() {
         }
         println!("{by}: longest {longest:?}");
         assert!(longest < Duration::from_secs(8), "{by}: {longest:?}");
-        // One that a busy machine starves stands still as well.
         let (stalls, given_up) = operator(&scene);
+        // One may be the machine's own.
         assert!(
             (3..=4).contains(&stalls) && given_up == 1,
             "{by}: {stalls} {given_up}"
         );
-        // Nobody waits for it any more, and it holds nobody up.
-        assert!(
-            (0..3).any(|_| served(&scene) < Duration::from_secs(2)),
-            "{by}"
-        );
+        // Nobody waits for it any more, and it holds nobody up: whom it does it holds up each time.
+        let is_soon = (0..3).any(|_| served(&scene) < Duration::from_secs(2));
+        assert!(is_soon, "{by}");
         let status = scene.instance.say(&["status"]).unwrap().out;
         assert!(status.contains("1 program given up"), "{status}");
         let events = scene.instance.log();
@@ -87,6 +85,7 @@ fn memory_that_nobody_has_asked_for_holds_no_operator() {
     let held = scene.start("app", "exec {f}/held memory", "over");
     let calls = "call: EFAULT\n".repeat(6);
     assert_eq!(held.out(), format!("holds\n{calls}over\n"));
+    // Whom it holds up it holds up each time.
     assert!((0..3).any(|_| served(&scene) < Duration::from_secs(2)));
     assert_eq!(operator(&scene), (0, 0));
 }
@@ -245,8 +244,8 @@ print(time.monotonic() - began)
     // A socket and a connect each: 50 at once, and 70 in 1.4 s.
     let few = asks("few");
     assert!(few > 1.0, "{few}");
-    // Whom a limit holds up it holds up each time; a machine that is busy does not.
-    assert!((0..5).any(|_| asks("app") < 1.3));
+    // Whom a limit holds up it holds up each time, for as long; a machine that is busy does not.
+    assert!((0..5).any(|_| asks("app") < 1.2));
     let status = scene.instance.say(&["status"]).unwrap().out;
     assert!(status.contains("set-ups delayed"), "{status}");
     scene.kill_operator();
@@ -381,10 +380,13 @@ while True: s.send(b'x'); time.sleep(0.05)
     asks();
     asks();
     let before = delayed();
-    let slow = scene.start("app", "exec python3 {f}/slow.py", "slow");
-    asks();
-    assert!(delayed() > before, "{} {before}", delayed());
-    drop(slow);
+    // What it measures on a busy machine is more than it takes: it measures anew.
+    let is_delayed = (0..3).any(|_| {
+        let _slow = scene.start("app", "exec python3 {f}/slow.py", "slow");
+        asks();
+        delayed() > before
+    });
+    assert!(is_delayed, "{} {before}", delayed());
     // Whose receives waited as long goes on to hear.
     let heard = hears.out().len();
     let hears_on = |_: &e2e::Instance| hears.out().len() > heard + 20;

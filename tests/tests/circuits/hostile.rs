@@ -355,12 +355,13 @@ fn nobody_gets_the_name_of_another() {
     order.until("listens");
     let _spoofs = scene.start("app", &line_of("exec {py} spoofs"), "connected");
     let line = "exec python3 -c 'import socket; s = socket.create_connection((\"10.1.1.10\", 80)); s.sendall(b\"few\"); print(\"said\", flush=True); s.recv(1)'";
-    let few = scene.start("few", line, "said");
+    let few = scene.spawn(scene.command("few", line));
     let line = "python3 -c 'import socket; s = socket.create_connection((\"10.1.1.10\", 80)); s.sendall(b\"web\")'";
+    few.until("said");
     scene.says("web", line);
     order.go_on();
+    order.until("web");
     order.until("few\n");
-    order.until("web\n");
     drop(few);
     let out = order.out();
     assert!(out.contains("10.1.1.12 few\n"), "{out}");

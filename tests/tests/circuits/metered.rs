@@ -188,7 +188,7 @@ fn iperf3_is_held_to_the_rate_both_ways() {
             let received = &said["end"]["sum_received"]["bits_per_second"];
             let got = received.as_f64().unwrap() / 1e6;
             assert!(
-                got <= wanted * 1.02,
+                got <= wanted * 1.04,
                 "{arguments}: {got} for {wanted} Mbit/s"
             );
             all.push(got);
@@ -212,7 +212,6 @@ fn circuits_of_one_endpoint_share_its_rate_alike() {
     let _senders = [send("10.1.1.10"), send("10.1.1.12")];
     let both = |_: &Instance| circuits(&scene).len() == 2;
     assert!(scene.instance.until(Duration::from_secs(10), both));
-    // From one moment on: the one began before the other.
     let bytes = || -> Vec<f64> {
         let mut all = circuits(&scene);
         all.sort_by_key(|it| it["to"].to_string());
@@ -220,21 +219,27 @@ fn circuits_of_one_endpoint_share_its_rate_alike() {
             .map(|it| it["bytes"][0].as_f64().unwrap())
             .collect()
     };
+    // What one of them had for itself alone is not shared.
     let before = bytes();
     std::thread::sleep(Duration::from_secs(4));
     let moved: Vec<f64> = bytes()
         .iter()
-        .zip(before)
-        .map(|(now, it)| now - it)
+        .zip(&before)
+        .map(|(to, at)| to - at)
         .collect();
     let share = moved[0] / (moved[0] + moved[1]);
     assert!((0.45..=0.55).contains(&share), "{moved:?}");
-    let is_half = |one: &Value| {
-        let rate = one["circuit"]["rate"][0].as_f64().unwrap();
-        (3.5e6..=6.5e6).contains(&rate)
+    let rates = || -> Vec<f64> {
+        let all = circuits(&scene);
+        let rates = all.iter().map(|it| &it["circuit"]["rate"][0]);
+        rates.map(|rate| rate.as_f64().unwrap()).collect()
     };
-    let both_are = |_: &Instance| circuits(&scene).iter().all(is_half);
-    assert!(scene.instance.until(Duration::from_secs(5), both_are));
+    let alike = |_: &Instance| {
+        let mut all = rates().into_iter();
+        all.all(|rate| (3.5e6..=6.5e6).contains(&rate))
+    };
+    let alike = scene.instance.until(Duration::from_secs(5), alike);
+    assert!(alike, "{:?}", rates());
 }
 
 #[test]
@@ -255,7 +260,7 @@ fn who_sends_faster_waits_and_gets_through_whole() {
     let there = |_: &Instance| only(&scene, "metered").is_some();
     assert!(scene.instance.until(Duration::from_secs(10), there));
     scene.apply(&with("rate: 800Mbit, attach: circuits"));
-    let limit = Instant::now() + Duration::from_secs(5);
+    let limit = Instant::now() + Duration::from_secs(8);
     while !web.out().contains("\n20000000 ") {
         assert!(Instant::now() < limit, "{}", web.out());
         std::thread::sleep(Duration::from_millis(20));
@@ -339,8 +344,9 @@ fn what_its_program_has_closed_is_seen_cut_and_held_to_its_rate() {
             std::thread::sleep(Duration::from_millis(700));
             came() == then
         };
-        let is_still = scene.instance.until(Duration::from_secs(5), is_still);
+        let is_still = scene.instance.until(Duration::from_secs(10), is_still);
         assert!(is_still, "{how}: it goes on");
+        // Nor was that for want of more.
         let then = came();
         assert!(
             then - before < sent / 2,

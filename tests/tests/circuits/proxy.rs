@@ -1,10 +1,10 @@
 //! Circuits to and from those who have packets.
 
-use crate::scene::{GUARDED, OPEN, Scene, kill};
+use crate::scene::{GUARDED, OPEN, Program, Scene, kill};
 use e2e::{Instance, Namespace, Said, unique};
 use std::mem::ManuallyDrop;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Beside those of circuits: `both`, which has them and an interface, and `box`, which has packets
 /// alone.
@@ -144,6 +144,23 @@ fn what_no_rule_allows_passes_neither_way() {
     assert!(!there.out().contains("81 "), "{}", there.out());
 }
 
+/// One in `box` that follows what `both` streams, once it has printed this. Until the proxy listens there it is refused, and
+/// begins anew; who was in is not.
+fn follows(scene: &Mixed, until: &str) -> Program {
+    let begins = || scene.spawn(in_box(scene, "exec {peer} follow 10.1.1.13 9001"));
+    let limit = Instant::now() + Duration::from_secs(60);
+    let mut follow = begins();
+    while !follow.out().contains(until) {
+        assert!(Instant::now() < limit, "no {until:?}: {}", follow.err());
+        if follow.wait(Duration::ZERO).is_some() {
+            assert_eq!(follow.out(), "", "it ended: {}", follow.err());
+            follow = begins();
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    follow
+}
+
 /// As what goes there by circuits.
 #[test]
 fn what_comes_from_packets_is_listed_and_cut_by_id_and_with_its_rule() {
@@ -155,20 +172,11 @@ fn what_comes_from_packets_is_listed_and_cut_by_id_and_with_its_rule() {
     let scene = scene(&rules);
     let _stream = scene.start("both", "exec {peer} stream 9001", "serving");
     let limit = Duration::from_secs(10);
-    let follows = || {
-        let mut follow = scene.spawn(in_box(&scene, "exec {peer} follow 10.1.1.13 9001"));
-        // Until the proxy listens there.
-        while follow.wait(Duration::from_secs(1)).is_some() {
-            follow = scene.spawn(in_box(&scene, "exec {peer} follow 10.1.1.13 9001"));
-        }
-        follow.until("200\n");
-        follow
-    };
     let listed = || {
         let all = scene.instance.ask(&["circuits"]).unwrap();
         all["flows"].as_array().unwrap().clone()
     };
-    let mut follow = follows();
+    let mut follow = follows(&scene, "200\n");
     let [one] = &listed()[..] else {
         panic!("{:?}", listed())
     };
@@ -183,7 +191,7 @@ fn what_comes_from_packets_is_listed_and_cut_by_id_and_with_its_rule() {
     assert!(follow.wait(limit).is_some(), "it goes on");
     assert!(listed().is_empty(), "{:?}", listed());
     // Its rule is removed; another's end is not touched.
-    let mut follow = follows();
+    let mut follow = follows(&scene, "200\n");
     let spec = |rules: &str| format!("{OPEN}{BOTH}{rules}").replace("{ns}", &scene.prefix);
     scene.apply(&spec(&rules.replace("ports: [1]}", "ports: [1, 2]}")));
     assert!(
@@ -237,12 +245,8 @@ else:
     let said = box_says(&scene, &format!("{mirror} get 10.1.1.13 {{f}}/large"));
     assert_eq!(said, ["True"]);
     // A program that is killed ends what it had, and is heard to.
-    let mut follow = scene.spawn(in_box(&scene, "exec {peer} follow 10.1.1.13 9001"));
     let stream = scene.start("both", "exec {peer} stream 9001", "serving");
-    while follow.wait(Duration::from_secs(1)).is_some() {
-        follow = scene.spawn(in_box(&scene, "exec {peer} follow 10.1.1.13 9001"));
-    }
-    follow.until("500\n");
+    let mut follow = follows(&scene, "500\n");
     drop(stream);
     assert!(
         follow.wait(Duration::from_secs(10)).is_some(),

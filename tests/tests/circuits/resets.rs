@@ -57,8 +57,7 @@ def unheard():
 s, c = unheard()
 helper = os.fork()
 if helper == 0: os.execlp('sleep', 'sleep', '60')
-
-while 'sleep' not in open(f'/proc/{{helper}}/comm').read(): time.sleep(0.01)
+while open(f'/proc/{{helper}}/comm').read().strip() != 'sleep': time.sleep(0.01)
 c.close(); tells('a helper lives', s); os.kill(helper, 9); os.wait()
 told = []
 for n in range(30):

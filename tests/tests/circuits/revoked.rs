@@ -476,10 +476,14 @@ fn a_program_that_is_executing_another_holds_no_search_up() {
         reads.err(),
         scene.instance.log()
     );
-    // Who searches next passes them over, and nobody else has waited.
-    let begun = std::time::Instant::now();
+    // Who searches next passes them over, and nobody else has waited: whom they hold up they hold up each time.
+    let is_soon = (0..3).any(|_| {
+        let begun = std::time::Instant::now();
+        scene.instance.ask(&["status"]).unwrap();
+        begun.elapsed() < Duration::from_secs(2)
+    });
+    assert!(is_soon);
     let status = scene.instance.ask(&["status"]).unwrap();
-    assert!(begun.elapsed() < Duration::from_secs(6));
     let operator = &status["compartments"][0]["operator"];
     assert!(
         operator["cut"] == 1 && operator["unfound"] == 0,

@@ -319,11 +319,10 @@ fn a_rule_that_is_removed_ends_a_ring() {
         "exec {f}/native ask 10.1.1.10:7000 1000000",
         "connected",
     );
-    let is_ring = |it: &e2e::Instance| {
-        let listed = it.ask(&["circuits"]).unwrap();
-        listed["flows"][0]["circuit"]["kind"] == "ring"
-    };
-    assert!(scene.instance.until(Duration::from_secs(10), is_ring));
+    let listed = || scene.instance.ask(&["circuits"]).unwrap();
+    let is_ring = |_: &e2e::Instance| listed()["flows"][0]["circuit"]["kind"] == "ring";
+    let is_ring = scene.instance.until(Duration::from_secs(10), is_ring);
+    assert!(is_ring, "{}", listed());
     scene.apply(&format!("{OPEN}{GUARDED}"));
     assert_eq!(
         client.wait(Duration::from_secs(10)),

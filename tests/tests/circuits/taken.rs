@@ -92,7 +92,7 @@ fn what_it_said_at_last_is_heard() {
         // It has asked whom it has to ask, and waits for the operator.
         kill("STOP", &operator.to_string());
         let mut tries = scene.spawn(line);
-        std::thread::sleep(Duration::from_millis(200));
+        std::thread::sleep(Duration::from_millis(500));
         kill("STOP", &supervisor.to_string());
         kill("CONT", &operator.to_string());
         tries.until("begun");
@@ -122,30 +122,30 @@ fn programs_that_nobody_can_keep_just_now_start_later() {
     const MANY: usize = 20;
     let scene = Scene::of(OPEN);
     let supervisor = scene.instance.child("bulkhead-supervisor").unwrap();
-    // One that stood still for too long on a slow machine has been replaced by one with room; and who is slow has not asked yet.
-    let (mut all, runs) = (0..5)
-        .find_map(|_| {
-            let operator = scene.operator().unwrap();
-            let narrows = Command::new("python3")
-                .args(["-c", NARROWS, &operator.to_string()])
-                .status();
-            assert!(narrows.unwrap().success());
-            // They have asked whom they have to ask, and wait for the operator.
-            kill("STOP", &operator.to_string());
-            let all: Vec<_> = (0..MANY)
-                .map(|_| scene.spawn(scene.command("few", "echo runs; sleep 3")))
-                .collect();
-            std::thread::sleep(Duration::from_millis(250));
-            kill("STOP", &supervisor.to_string());
-            kill("CONT", &operator.to_string());
-            std::thread::sleep(Duration::from_millis(500));
-            let runs = all.iter().filter(|it| it.out() == "runs\n").count();
-            let same = scene.operator() == Some(operator);
-            kill("CONT", &supervisor.to_string());
-            (same && (1..MANY).contains(&runs)).then_some((all, runs))
-        })
-        .expect("all had room, or none");
-    println!("{runs} had room");
+    // One that stood still for too long on a slow machine has been replaced by one with room; or none had begun by then.
+    let mut counts = Vec::new();
+    let all = (0..5).find_map(|_| {
+        let operator = scene.operator().unwrap();
+        let narrows = Command::new("python3")
+            .args(["-c", NARROWS, &operator.to_string()])
+            .status();
+        assert!(narrows.unwrap().success());
+        // They have asked whom they have to ask, and wait for the operator.
+        kill("STOP", &operator.to_string());
+        let all: Vec<_> = (0..MANY)
+            .map(|_| scene.spawn(scene.command("few", "echo runs; sleep 3")))
+            .collect();
+        std::thread::sleep(Duration::from_millis(250));
+        kill("STOP", &supervisor.to_string());
+        kill("CONT", &operator.to_string());
+        std::thread::sleep(Duration::from_millis(500));
+        let runs = all.iter().filter(|it| it.out() == "runs\n").count();
+        let same = scene.operator() == Some(operator);
+        kill("CONT", &supervisor.to_string());
+        counts.push(runs);
+        (same && (1..MANY).contains(&runs)).then_some(all)
+    });
+    let mut all = all.unwrap_or_else(|| panic!("{counts:?}: all had room, or none"));
     for one in &mut all {
         let ended = one.wait(Duration::from_secs(10));
         assert_eq!(

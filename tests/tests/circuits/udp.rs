@@ -351,17 +351,17 @@ fn iperf3_measures_datagrams() {
         let line = format!(
             "iperf3 -u -b 50M -l 1200 -J -t 1 -c {host} {more} | python3 -c 'import json, sys; e = json.load(sys.stdin)[\"end\"][\"sum\"]; print(e[\"packets\"], e[\"lost_packets\"])'"
         );
-        // Who does not run for a moment loses what has no room.
-        let mut said = String::new();
-        let well = (0..5).any(|_| {
-            said = scene.says("app", &line);
+        // What loses them does so each time; a machine on which programs get no processor does not.
+        let said = (0..5).map(|_| scene.says("app", &line));
+        let loses = |said: &String| {
             let counts: Vec<i64> = said.split_whitespace().flat_map(str::parse).collect();
             let [sent, lost] = counts[..] else {
                 panic!("{host} {more}: {said}");
             };
-            sent > 2_000 && lost < sent / 10
-        });
-        assert!(well, "{host} {more}: {said}");
+            sent <= 2_000 || lost >= sent / 10
+        };
+        let all: Vec<_> = said.take_while(loses).collect();
+        assert!(all.len() < 5, "{host} {more}: {all:?}");
     }
 }
 
