@@ -57,18 +57,22 @@ impl Stray {
 
 /// All of a compartment.
 #[derive(Default)]
-pub struct Strays(VecDeque<Stray>);
+pub struct Strays {
+    all: VecDeque<Stray>,
+    /// Threads that have copies of what another program has heard of since.
+    of_others: Vec<u32>,
+}
 
 impl Strays {
     /// What came of one.
     pub fn puts(&mut self, cookie: u64, call: &Notification, put: &Put) {
         match put {
             Put::Unheard(Some(number)) if guard!("circuits-strays") => {
-                if self.0.len() >= MOST {
-                    self.0.pop_front();
+                if self.all.len() >= MOST {
+                    self.all.pop_front();
                 }
                 self.forget(cookie, call.thread);
-                self.0.push_back(Stray {
+                self.all.push_back(Stray {
                     cookie,
                     call: *call,
                     number: *number,
@@ -76,13 +80,17 @@ impl Strays {
                 });
             }
             Put::Unheard(_) => {}
-            // Where another program has it, the copy is there still.
-            Put::Heard(_) => self.forget(cookie, call.thread),
+            Put::Heard(_) => {
+                self.forget(cookie, call.thread);
+                // Where another program has it, the copy is there still.
+                let copies = self.all.iter().filter(|it| it.cookie == cookie);
+                self.of_others.extend(copies.map(|it| it.call.thread));
+            }
         }
     }
 
     fn forget(&mut self, cookie: u64, thread: u32) {
-        self.0
+        self.all
             .retain(|it| it.cookie != cookie || !it.is_there(thread));
     }
 
@@ -93,26 +101,31 @@ impl Strays {
             true => it.call.thread == call.thread && it.is_there(call.thread),
             false => it.cookie == cookie && it.is_there(call.thread),
         };
-        let at = self.0.iter().position(is_its)?;
-        match self.0.get(at)?.is_empty {
-            true => self.0.remove(at).map(|it| it.number),
+        let at = self.all.iter().position(is_its)?;
+        match self.all.get(at)?.is_empty {
+            true => self.all.remove(at).map(|it| it.number),
             // Until it is heard.
-            false => self.0.get(at).map(|it| it.number),
+            false => self.all.get(at).map(|it| it.number),
         }
     }
 
     /// The socket that was put there for the same call of this thread, and its number.
     pub fn of(&mut self, call: &Notification) -> Option<(u64, u32)> {
         let is_its = |it: &Stray| it.call.thread == call.thread && it.call.is_alike(call);
-        let at = self.0.iter().position(is_its)?;
-        let stray = self.0.get(at)?;
+        let at = self.all.iter().position(is_its)?;
+        let stray = self.all.get(at)?;
         match stray.is_there(call.thread) {
             true => Some((stray.cookie, stray.number)),
             false => {
-                self.0.remove(at);
+                self.all.remove(at);
                 None
             }
         }
+    }
+
+    /// Threads that have copies of what another program has heard of since this was asked.
+    pub fn of_others(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.of_others)
     }
 
     /// What the caller accepted unheard that waits (`is_waiting`, of a cookie) for nobody any more, since another program has it, say:
@@ -123,9 +136,9 @@ impl Strays {
         listener: &Listener,
         is_waiting: impl Fn(u64) -> bool,
     ) {
-        self.0.retain_mut(|it| {
+        self.all.retain_mut(|it| {
             let is_its = it.call.thread == call.thread && it.was_accepted();
-            if !is_its || it.is_empty || is_waiting(it.cookie) || !guard!("circuits-strays-end") {
+            if !is_its || it.is_empty || is_waiting(it.cookie) {
                 return true;
             }
             // As of a circuit that nobody knows, nothing comes of it.

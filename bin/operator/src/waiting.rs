@@ -140,6 +140,11 @@ impl Waiting {
         Some(waits)
     }
 
+    /// What a thread waits for.
+    pub fn of(&self, thread: u32) -> Option<&Waits> {
+        self.all.get(self.threads.get(&thread)?)
+    }
+
     /// What a thread waited for before this call, and where: it has one at a time, so a signal has ended that
     /// one. It waits no more.
     pub fn ended_by(&mut self, call: &Notification) -> Option<(Key, Waits)> {

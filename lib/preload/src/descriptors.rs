@@ -93,12 +93,40 @@ fn copied_to(fd: c_int, to: c_int, closes: bool, kernel: impl FnOnce(bool) -> c_
         // It fails, and what is at the number stays there.
         return kernel(closes);
     }
+    if let Some(held) = table::hold(fd).map(Held)
+        && to > 2
+        && table::is_of(to, held.0)
+    {
+        return copied_again(fd, to, closes, held.0, kernel);
+    }
     let _ending = Ending::of(to);
     match (0..=2).contains(&to) {
         true if !left(fd) => -1,
         true => kernel(closes),
         false => copied(fd, closes, kernel),
     }
+}
+
+/// A copy at a number that is one of the same socket: nothing ends there, and a process that is forked meanwhile has it.
+fn copied_again(
+    fd: c_int,
+    to: c_int,
+    closes: bool,
+    record: &Record,
+    kernel: impl FnOnce(bool) -> c_int,
+) -> c_int {
+    let _inside = gate::enter();
+    let is_ring = table::is_of(fd, record) && is_ring(record);
+    let number = kernel(closes || is_ring);
+    if number == to {
+        if !table::is_of(to, record) {
+            // Another thread has closed it, just before.
+            table::forget(to);
+            table::share(to, fd, record, false);
+        }
+        table::hands_on(to, is_ring && !closes);
+    }
+    number
 }
 
 /// As the program sees and sets a ring's flags: the kernel's say that it closes on exec.

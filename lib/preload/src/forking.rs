@@ -17,6 +17,8 @@ thread_local! {
     static BEGINS: Cell<u32> = const { Cell::new(0) };
     /// How often of [`FORKING`]: a handler would wait for that.
     static FORKS: Cell<u32> = const { Cell::new(0) };
+    /// As manyth of all that were begun to be made as the last that this thread began was.
+    static OWN: Cell<u32> = const { Cell::new(0) };
     /// In how manyth of the processes it is that were forked one by another.
     static CHILD: Cell<u32> = const { Cell::new(0) };
 }
@@ -91,10 +93,15 @@ pub fn forked() -> u32 {
     FORKED.load(Ordering::SeqCst)
 }
 
+/// In one that this thread has made: as manyth as it is.
+pub fn own() -> u32 {
+    OWN.get()
+}
+
 /// One is about to be made: nothing begins to be followed from here on.
 pub fn begins() {
     counts(&FORKING, &FORKS, true);
-    FORKED.fetch_add(1, Ordering::SeqCst);
+    OWN.set(FORKED.fetch_add(1, Ordering::SeqCst).wrapping_add(1));
     let mut patience = Patience::of(PATIENCE);
     // Bound: its time.
     while BEGINNING.load(Ordering::SeqCst) > BEGINS.get() && !patience.is_over() {

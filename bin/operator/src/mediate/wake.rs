@@ -53,6 +53,19 @@ impl Mediator {
         for at in round.missed {
             self.table.stir(at);
         }
+        self.takes_strays_away(find);
+    }
+
+    /// Copies of connections that others have by now, from programs whose threads wait: their next call may be long in coming.
+    fn takes_strays_away(&mut self, find: Find<'_>) {
+        for thread in self.strays.of_others() {
+            let waits = self.waits.of(thread);
+            let of = waits.and_then(|waits| Some((waits, find(waits.program)?.1)));
+            if let Some((waits, listener)) = of {
+                let is_waiting = |cookie| self.unclaimed.is_waiting(cookie);
+                self.strays.take_away(&waits.call, listener, is_waiting);
+            }
+        }
     }
 
     /// Those go on that wait at a socket and can.
