@@ -1,9 +1,20 @@
 //! UDP by the rules: what they let through, what they end, and what answers.
 
-use crate::scene::OPEN;
+use crate::scene::{OPEN, Program, Scene};
 use crate::udp::{GUARDED, asks, hear, line, scene};
 use e2e::Said;
 use std::time::Duration;
+
+/// Who hears prints no more, once what was under way has come: what it is sent comes ten times a second.
+fn falls_silent(scene: &Scene, hears: &Program) {
+    let is_silent = |_: &e2e::Instance| {
+        let heard = hears.out().lines().count();
+        std::thread::sleep(Duration::from_millis(700));
+        hears.out().lines().count() == heard
+    };
+    let is_silent = scene.instance.until(Duration::from_secs(10), is_silent);
+    assert!(is_silent, "{}", hears.out());
+}
 
 #[test]
 fn what_no_rule_allows_never_arrives_and_answers_do() {
@@ -137,14 +148,7 @@ fn a_connected_socket_is_cut_and_joined_again_with_its_rule() {
     );
     for _ in 0..3 {
         scene.apply(&format!("{OPEN}{}", GUARDED.replace("[53]", "[99]")));
-        // What was under way comes still; then nothing of what is sent ten times a second.
-        let is_still = |_: &e2e::Instance| {
-            let heard = web.out().lines().count();
-            std::thread::sleep(Duration::from_millis(700));
-            web.out().lines().count() == heard
-        };
-        let is_cut = scene.instance.until(Duration::from_secs(10), is_still);
-        assert!(is_cut, "{}", web.out());
+        falls_silent(&scene, &web);
         let heard = web.out().lines().count();
         assert!(!flows().contains("10.1.1.10:53"), "{}", flows());
         scene.apply(&format!("{OPEN}{GUARDED}"));
@@ -272,13 +276,7 @@ while True:
     let _app = scene.start("app", "exec python3 {f}/moved.py", "connected");
     web.until("pulse 3");
     scene.apply(&format!("{OPEN}{}", GUARDED.replace("[53]", "[99]")));
-    let is_still = |_: &e2e::Instance| {
-        let heard = web.out().lines().count();
-        std::thread::sleep(Duration::from_millis(700));
-        web.out().lines().count() == heard
-    };
-    let is_cut = scene.instance.until(Duration::from_secs(10), is_still);
-    assert!(is_cut, "{}", web.out());
+    falls_silent(&scene, &web);
     let heard = web.out().lines().count();
     // And linked again where it was found.
     scene.apply(&format!("{OPEN}{GUARDED}"));
@@ -320,13 +318,7 @@ while True:
     let app = scene.start("app", "exec python3 {f}/hears.py", "connected");
     web.until("10.1.1.11 pulse");
     scene.apply(&both.replace("[53]", "[99]"));
-    let is_still = |_: &e2e::Instance| {
-        let heard = web.out().lines().count();
-        std::thread::sleep(Duration::from_millis(700));
-        web.out().lines().count() == heard
-    };
-    let is_cut = scene.instance.until(Duration::from_secs(10), is_still);
-    assert!(is_cut, "{}", web.out());
+    falls_silent(&scene, &web);
     drop(web);
     let tells = line("send 10.1.1.11 7000 10.1.1.10 53");
     assert_eq!(scene.says("web", &tells), "sent\n");
