@@ -116,6 +116,8 @@ pub struct Mediator {
     /// What the call that is done asks to be connected, and to which address.
     asked: Option<(u64, Vec<u8>)>,
     unclaimed: Unclaimed,
+    /// Listening sockets that are readable by one of nobody's, for those.
+    shown: BTreeSet<u64>,
     /// When it was last looked whether the listeners of those are still there.
     unclaimed_looked: Option<Instant>,
     /// The call that is done was begun by the operator before.
@@ -176,6 +178,7 @@ impl Default for Mediator {
             unheard: BTreeMap::new(),
             asked: None,
             unclaimed: Unclaimed::default(),
+            shown: BTreeSet::new(),
             unclaimed_looked: None,
             again: false,
             unblocked: BTreeSet::new(),

@@ -61,37 +61,40 @@ pub struct Strays {
     all: VecDeque<Stray>,
     /// Threads that have copies of what another program has heard of since.
     of_others: Vec<u32>,
+    /// Of the one that the call to be answered is told of: whose call it was for, and the number. Programs may have other copies at
+    /// the same number.
+    told: Option<(u32, u32)>,
 }
 
 impl Strays {
     /// What came of one.
     pub fn puts(&mut self, cookie: u64, call: &Notification, put: &Put) {
+        let told = self.told.take();
+        let (Put::Heard(Ok(number)) | Put::Unheard(Some(number))) = *put else {
+            return;
+        };
+        // That one is what it was put in the place of, or again.
+        let is_told = |it: &Stray| told == Some((it.call.thread, number)) && it.number == number;
+        self.all.retain(|it| !is_told(it));
         match put {
-            Put::Unheard(Some(number)) if guard!("circuits-strays") => {
-                if self.all.len() >= MOST {
-                    self.all.pop_front();
-                }
-                self.forget(cookie, call.thread);
-                self.all.push_back(Stray {
-                    cookie,
-                    call: *call,
-                    number: *number,
-                    is_empty: false,
-                });
-            }
-            Put::Unheard(_) => {}
             Put::Heard(_) => {
-                self.forget(cookie, call.thread);
                 // Where another program has it, the copy is there still.
                 let copies = self.all.iter().filter(|it| it.cookie == cookie);
                 self.of_others.extend(copies.map(|it| it.call.thread));
             }
+            Put::Unheard(_) if guard!("circuits-strays") => {
+                if self.all.len() >= MOST {
+                    self.all.pop_front();
+                }
+                self.all.push_back(Stray {
+                    cookie,
+                    call: *call,
+                    number,
+                    is_empty: false,
+                });
+            }
+            Put::Unheard(_) => {}
         }
-    }
-
-    fn forget(&mut self, cookie: u64, thread: u32) {
-        self.all
-            .retain(|it| it.cookie != cookie || !it.is_there(thread));
     }
 
     /// The number at which the caller's program is to have what it accepts: where it has this already, unheard, or where what
@@ -101,12 +104,9 @@ impl Strays {
             true => it.call.thread == call.thread && it.is_there(call.thread),
             false => it.cookie == cookie && it.is_there(call.thread),
         };
-        let at = self.all.iter().position(is_its)?;
-        match self.all.get(at)?.is_empty {
-            true => self.all.remove(at).map(|it| it.number),
-            // Until it is heard.
-            false => self.all.get(at).map(|it| it.number),
-        }
+        let stray = self.all.iter().find(|it| is_its(it))?;
+        self.told = Some((stray.call.thread, stray.number));
+        Some(stray.number)
     }
 
     /// The socket that was put there for the same call of this thread, and its number.
@@ -115,7 +115,10 @@ impl Strays {
         let at = self.all.iter().position(is_its)?;
         let stray = self.all.get(at)?;
         match stray.is_there(call.thread) {
-            true => Some((stray.cookie, stray.number)),
+            true => {
+                self.told = Some((call.thread, stray.number));
+                Some((stray.cookie, stray.number))
+            }
             false => {
                 self.all.remove(at);
                 None
@@ -145,10 +148,16 @@ impl Strays {
             let (true, Ok(empty)) = (it.is_there(call.thread), sockets::stream(true)) else {
                 return false;
             };
-            it.is_empty = true;
-            it.cookie = empty.cookie;
-            let put = listener.install_at(call.id, empty.fd.as_fd(), true, it.number);
-            matches!(put, Ok(Outcome::Done(_)))
+            match listener.install_at(call.id, empty.fd.as_fd(), true, it.number) {
+                Ok(Outcome::Done(_)) => {
+                    it.is_empty = true;
+                    it.cookie = empty.cookie;
+                    true
+                }
+                // A signal has ended this call too.
+                Ok(Outcome::Gone) => true,
+                Err(_) => false,
+            }
         });
     }
 }
@@ -158,4 +167,52 @@ fn is_there(thread: u32, number: u32, cookie: u64) -> bool {
     let target = Target::open(thread);
     let taken = target.map(|target| target.take_socket(number.cast_signed()));
     taken.is_ok_and(|taken| taken.is_ok_and(|(_, found)| found == cookie))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::sockopt::socket_cookie;
+    use std::os::fd::AsRawFd;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn what_another_program_was_given_at_the_same_number_is_a_copy_all_the_same() {
+        let (one, _other) = UnixStream::pair().unwrap();
+        let (cookie, number) = (
+            socket_cookie(&one).unwrap(),
+            one.as_raw_fd().cast_unsigned(),
+        );
+        let call = |thread| Notification {
+            id: 1,
+            thread,
+            number: libc::SYS_accept as i32,
+            arch: 0,
+            arguments: [0; 6],
+        };
+        // Both have it there: this test's thread, and the first one.
+        let first = call(
+            rustix::thread::gettid()
+                .as_raw_nonzero()
+                .get()
+                .cast_unsigned(),
+        );
+        let second = call(std::process::id());
+        let mut strays = Strays::default();
+        strays.puts(cookie, &first, &Put::Unheard(Some(number)));
+        strays.puts(cookie, &second, &Put::Heard(Ok(number)));
+        assert_eq!(strays.of_others(), [first.thread]);
+        // What is put there for the same call has it heard of, once it is.
+        for put in [
+            Put::Unheard(None),
+            Put::Heard(Err(Errno::MFILE)),
+            Put::Unheard(Some(number)),
+            Put::Heard(Ok(number)),
+        ] {
+            assert_eq!(strays.place(cookie, &first), Some(number));
+            strays.puts(cookie, &first, &put);
+            assert_eq!(strays.of_others(), [0; 0]);
+        }
+        assert_eq!(strays.place(cookie, &first), None);
+    }
 }

@@ -113,6 +113,11 @@ impl Unclaimed {
         self.waiting.push((listener, made));
     }
 
+    /// The same, before all others: it was about to be in a program.
+    pub fn waits_first(&mut self, listener: u64, made: Made) {
+        self.waiting.insert(0, (listener, made));
+    }
+
     /// The operator before was about to put it into a program.
     pub fn is_claimed(&mut self, listener: u64, made: Made) {
         self.claimed.push((listener, made));
@@ -131,9 +136,10 @@ impl Unclaimed {
         all.filter(|(at, made)| is_one(*at, made.cookie)).count()
     }
 
-    /// One for who accepts there.
-    pub fn take(&mut self, listener: u64) -> Option<Made> {
-        let at = self.waiting.iter().position(|(at, _)| *at == listener)?;
+    /// One for who accepts there, of which that is said.
+    pub fn take(&mut self, listener: u64, is_one: impl Fn(u64) -> bool) -> Option<Made> {
+        let is_it = |(at, made): &(u64, Made)| *at == listener && is_one(made.cookie);
+        let at = self.waiting.iter().position(is_it)?;
         Some(self.waiting.remove(at).1)
     }
 
@@ -253,6 +259,10 @@ mod tests {
         (other, OwnedFd::from(fd))
     }
 
+    fn any(_: u64) -> bool {
+        true
+    }
+
     /// As the keeper has it.
     fn copy(kept: &Socket) -> Socket {
         Socket::from_fd(kept.as_fd().try_clone_to_owned().unwrap())
@@ -312,15 +322,15 @@ mod tests {
                 _ => last.waits(at, made),
             }
         }
-        assert!(!last.has(10) && last.has(11) && last.take(10).is_none());
+        assert!(!last.has(10) && last.has(11) && last.take(10, any).is_none());
         let (at, made) = last.frees(cookies[0]).unwrap();
         last.waits(at, made);
-        assert_eq!(last.take(10).map(|made| made.cookie), Some(cookies[0]));
+        assert_eq!(last.take(10, any).map(|made| made.cookie), Some(cookies[0]));
         last.is_over(cookies[0]);
         last.retain(|at| at == 13);
         let open: Vec<bool> = others.iter().map(is_open).collect();
         assert_eq!(open, [false, false, false, true, false]);
-        assert!(last.take(13).is_some());
+        assert!(last.take(13, any).is_some());
         last.is_over(cookies[3]);
         assert!(last.is_empty() && kept.recv().unwrap().is_none());
     }
@@ -363,7 +373,7 @@ mod tests {
         let made = unclaimed.keeps(By::Listener(7), fd).unwrap();
         let cookie = made.cookie;
         unclaimed.waits(7, made);
-        assert_eq!(unclaimed.take(7).map(|made| made.cookie), Some(cookie));
+        assert_eq!(unclaimed.take(7, any).map(|made| made.cookie), Some(cookie));
         unclaimed.is_over(cookie);
         assert!(unclaimed.is_empty());
     }

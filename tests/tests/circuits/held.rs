@@ -20,7 +20,7 @@ fn served(scene: &Scene) -> Duration {
 }
 
 /// (stalls, programs given up)
-fn operator(scene: &Scene) -> (u64, u64) {
+pub fn operator(scene: &Scene) -> (u64, u64) {
     let status = scene.instance.ask(&["status"]).unwrap();
     let mut all = status["compartments"].as_array().unwrap().iter();
     let operator = &all.find(|one| one["name"] == "red").unwrap()["operator"];

@@ -115,6 +115,39 @@ fn ends_right(scene: &Scene, client: &mut Program) -> String {
 }
 
 #[test]
+fn an_operator_killed_as_it_takes_a_program_leaves_it_to_the_next_one_once() {
+    let scene = Scene::of(OPEN);
+    scene.file("server.py", SERVER);
+    scene.file("client.py", CLIENT);
+    scene.file("most", "");
+    let _server = scene.start("web", "exec python3 {f}/server.py", "serving");
+    let line = "exec python3 {f}/client.py {f}/stop {f}/most";
+    // As it says what the program is to be like, as it has it kept, and as it says that it is.
+    let mut clients = Vec::new();
+    for when in 1..=3 {
+        let before = scene.operator().unwrap();
+        let mut tracer = killed_at(before, "sendmsg", when);
+        clients.push(scene.spawn(scene.command("app", line)));
+        let other = |_: &Instance| scene.operator().is_some_and(|pid| pid != before);
+        assert!(scene.instance.until(LIMIT, other), "{when}");
+        let _ = tracer.kill();
+        let _ = tracer.wait();
+    }
+    scene.file("most", "100");
+    for client in &clients {
+        let all = |_: &Instance| client.out().ends_with("\n100\n");
+        let done = scene.instance.until(LIMIT, all);
+        assert!(done, "{}{}", client.out(), client.err());
+    }
+    for client in &mut clients {
+        ends_right(&scene, client);
+    }
+    // One that has a program twice waits by the one for what it took by the other: some twenty by now.
+    let (stalls, _) = crate::held::operator(&scene);
+    assert!(stalls <= 2, "{stalls}");
+}
+
+#[test]
 fn an_operator_killed_at_a_call_hands_on_every_connection_once_and_every_socket_as_it_was() {
     let scene = Scene::of(OPEN);
     scene.file("server.py", SERVER);

@@ -64,18 +64,22 @@ pub async fn run(run: &Run, api: &Path) -> Result<Exit, Trouble> {
         environment.push(library_of_rings()?);
     }
     let path = announced_at(api, &run.endpoint);
-    let (socket, circuits) = meet(&path)?;
-    keep_network_sockets()?;
-    let started = notify::start(&Plan {
-        program: program.clone(),
-        arguments: arguments.to_vec(),
-        owner: circuits.uid,
-        user,
-        addresses: addresses(&circuits),
-        environment,
-    })
-    .map_err(|error| not_started(error, run))?;
-    let done = announced(&path, socket, started.listener())?;
+    let mut is_first = true;
+    let start = |circuits: &Circuits| {
+        if std::mem::take(&mut is_first) {
+            keep_network_sockets()?;
+        }
+        notify::start(&Plan {
+            program: program.clone(),
+            arguments: arguments.to_vec(),
+            owner: circuits.uid,
+            user: user.clone(),
+            addresses: addresses(circuits),
+            environment: environment.clone(),
+        })
+        .map_err(|error| not_started(error, run))
+    };
+    let (started, done) = announced(&path, start, notify::Started::listener)?;
     if done.errno != 0 {
         return Err(Trouble::new(
             Exit::Failed,
@@ -155,13 +159,18 @@ fn library_of_rings() -> Result<Variable, Trouble> {
 /// What an operator answers that tries to no avail.
 const AGAIN: u32 = Errno::AGAIN.raw_os_error().cast_unsigned();
 
-/// Hands the program's calls to the operator. Nothing of the program runs yet: where the operator
-/// ends meanwhile, or stands still, its successor is asked.
-fn announced(path: &Path, mut socket: Socket, listener: BorrowedFd<'_>) -> Result<Done, Trouble> {
+/// Starts a program and hands it to the operator; what came of that.
+fn announced<S>(
+    path: &Path,
+    mut start: impl FnMut(&Circuits) -> Result<S, Trouble>,
+    listener: impl Fn(&S) -> BorrowedFd<'_>,
+) -> Result<(S, Done), Trouble> {
+    let (mut socket, circuits) = meet(path)?;
+    let mut started = start(&circuits)?;
     let end = Instant::now() + PATIENCE;
     loop {
         let mediate = Message::new(0, &Mediate::default());
-        let sent = socket.send(&mediate, &[listener]);
+        let sent = socket.send(&mediate, &[listener(&started)]);
         let sent = sent.map_err(|error| lost(&error.to_string()));
         match sent.and_then(|()| hear::<Done>(&socket)) {
             // It cannot have it kept just now.
@@ -169,9 +178,17 @@ fn announced(path: &Path, mut socket: Socket, listener: BorrowedFd<'_>) -> Resul
                 std::thread::sleep(Duration::from_millis(20));
                 socket = meet(path)?.0;
             }
-            Ok(done) => return Ok(done),
+            Ok(done) => return Ok((started, done)),
             Err(trouble) if Instant::now() > end => return Err(trouble),
-            Err(_) => socket = meet(path)?.0,
+            // It may have had it kept before it died. Whoever follows would have it twice, and wait by the one for calls that
+            // it has taken by the other: so there is another program, and nobody is left at this one.
+            Err(_) => {
+                let (next, circuits) = meet(path)?;
+                socket = next;
+                if guard!("run-anew") {
+                    started = start(&circuits)?;
+                }
+            }
         }
     }
 }
@@ -304,6 +321,7 @@ fn shown(address: &[u8; 16]) -> (IpAddr, u8) {
 mod tests {
     use super::*;
     use clap::Parser;
+    use rustix::net::sockopt;
 
     fn accepted(listener: &seqpacket::Listener) -> Socket {
         let end = Instant::now() + 4 * PATIENCE;
@@ -408,30 +426,33 @@ mod tests {
             };
             socket.send(&Message::new(0, &body), &[]).unwrap();
         };
-        let (ours, _theirs) = std::os::unix::net::UnixStream::pair().unwrap();
         std::thread::scope(|scope| {
             let asks = scope.spawn(|| {
-                let (socket, _) = meet(&path)?;
-                announced(&path, socket, ours.as_fd())
+                let starts = |_: &Circuits| Ok(std::os::unix::net::UnixStream::pair().unwrap());
+                let (started, done) = announced(&path, starts, |it| it.0.as_fd())?;
+                Ok::<_, Trouble>((sockopt::socket_cookie(&started.0).unwrap(), done))
             });
             let silent = accepted(&listener);
             let held = accepted(&listener);
             answers(&held);
             let next = accepted(&listener);
             answers(&next);
-            let handed = loop {
-                if let Some((_, fds)) = next.recv().unwrap() {
-                    break fds.len();
+            let handed = |to: &Socket| loop {
+                if let Some((_, fds)) = to.recv().unwrap() {
+                    assert_eq!(fds.len(), 1);
+                    break sockopt::socket_cookie(&fds[0]).unwrap();
                 }
                 std::thread::sleep(Duration::from_millis(1));
             };
-            assert_eq!(handed, 1);
+            let [first, second] = [&held, &next].map(handed);
+            assert_ne!(first, second, "it may be kept already");
             let done = Done {
                 errno: 7,
                 ..Done::default()
             };
             next.send(&Message::new(0, &done), &[]).unwrap();
-            assert_eq!(asks.join().unwrap().unwrap().errno, 7);
+            let (started, done) = asks.join().unwrap().unwrap();
+            assert_eq!((started, done.errno), (second, 7));
             drop((silent, held));
         });
     }

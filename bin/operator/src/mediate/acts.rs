@@ -7,7 +7,7 @@ use crate::decide::Ruling;
 use crate::tally::Seen;
 
 /// Connections of an endpoint at most that wait because who accepted them was gone.
-pub(super) const PUT_BACK: usize = 16;
+pub(super) const PUT_BACK: usize = 64;
 
 impl Mediator {
     pub(super) fn socket(&mut self, slot: u32, call: &Call<'_>) -> Result<Came, Errno> {
@@ -178,6 +178,7 @@ impl Mediator {
         // Bound: nobody is let in meanwhile.
         while sockets::accepts_at_once(call.fd()?, true, || {})?.is_some() {}
         self.unclaimed.retain(|at| at != cookie);
+        self.shown.remove(&cookie);
         self.settle_relays();
         Ok(())
     }
@@ -529,9 +530,9 @@ impl Mediator {
         };
         if self.unclaimed.has(cookie)
             && !sockets::is_readable(call.fd()?)?
-            && let Some(socket) = self.table.socket(cookie)
+            && let Some(socket) = self.table.socket(cookie).copied()
         {
-            Self::shows_one_more(socket.name());
+            self.shows_one_more(&socket);
         }
         let peer = self.table.getpeername(made.cookie).map(|(_, peer)| peer);
         if let Err(errno) = call.tell_name(family, peer.unwrap_or(NOBODY)) {
@@ -562,31 +563,40 @@ impl Mediator {
         let many = self.unclaimed.count(back) >= PUT_BACK;
         match many && !crosses(made.cookie) {
             true => self.unclaimed.is_over(made.cookie),
-            false => self.waits_to_be_accepted(listener, made),
+            false => self.waits_elsewhere(listener, made, Unclaimed::waits_first),
         }
     }
 
     /// A connection that is in no queue of the kernel's is for who accepts at this listening
     /// socket.
     pub(super) fn waits_to_be_accepted(&mut self, listener: u64, made: Made) {
+        self.waits_elsewhere(listener, made, Unclaimed::waits);
+    }
+
+    fn waits_elsewhere(&mut self, listener: u64, made: Made, waits: fn(&mut Unclaimed, u64, Made)) {
         let socket = self.table.socket(listener).copied();
         let listens = |it: &circuit::Socket| matches!(it.state(), circuit::State::Listening { .. });
         let Some(socket) = socket.filter(listens) else {
             return self.unclaimed.is_over(made.cookie);
         };
-        self.unclaimed.waits(listener, made);
+        waits(&mut self.unclaimed, listener, made);
         self.table.stir(listener);
-        Self::shows_one_more(socket.name());
+        if !self.shown.contains(&listener) {
+            self.shows_one_more(&socket);
+        }
     }
 
     /// A listening socket is readable by one more, of nobody's: who polls it would not know of
     /// one that waits elsewhere.
-    fn shows_one_more(name: [u8; 16]) {
+    fn shows_one_more(&mut self, listener: &circuit::Socket) {
         if let Ok(nobody) = sockets::stream(true)
             && guard!("circuits-put-back")
         {
             // Of a full queue it is readable.
-            let _ = sockets::connects(&nobody.fd, name);
+            let shown = sockets::connects(&nobody.fd, listener.name());
+            if shown.is_ok() {
+                self.shown.insert(listener.cookie());
+            }
         }
     }
 
@@ -606,44 +616,85 @@ impl Mediator {
         fd: &OwnedFd,
         nonblock: bool,
     ) -> Result<Option<Made>, Errno> {
-        // Bound: the kernel's queue.
-        loop {
-            let came = match self.accepts_natively {
-                true => sockets::accepts_at_once(fd, nonblock, || self.takes(true)),
-                false => sockets::accepts(fd, nonblock, || self.takes(true)),
-            };
-            let Some(fd) = came.inspect_err(|_| self.takes(false))? else {
-                // Somebody else has it.
-                self.takes(false);
-                break;
-            };
-            let kept = self.unclaimed.keeps(By::Listener(listener), fd);
-            self.takes(false);
-            let made = kept?;
-            match self.takes_in(listener, &made) {
-                Ok(()) => {
-                    self.counts_one(&made);
-                    return Ok(Some(made));
-                }
-                Err(errno) => {
-                    self.unclaimed.is_over(made.cookie);
-                    // Nobody waits by this name any more: it is closed.
-                    if errno != circuit::Errno::EAGAIN {
-                        return Err(number(errno));
-                    }
-                    if let Some(made) = self.elsewhere(listener, nonblock)? {
-                        return Ok(Some(made));
-                    }
-                }
+        // It came before all that is in the kernel's queue, and is in it no more: who has no number for it takes no other out.
+        if guard!("circuits-put-back-first")
+            && let Some(made) = self.elsewhere(listener, nonblock, true)?
+        {
+            self.hides_last(listener, fd);
+            return Ok(Some(made));
+        }
+        while let Some(made) = self.next_queued(listener, fd, nonblock)? {
+            if let Some(made) = made {
+                return Ok(Some(made));
+            }
+            if let Some(made) = self.elsewhere(listener, nonblock, false)? {
+                return Ok(Some(made));
             }
         }
         self.table.forget_waiting(listener);
-        self.elsewhere(listener, nonblock)
+        self.elsewhere(listener, nonblock, false)
     }
 
-    /// The next connection that waits for a listening socket and is in no queue of the kernel's.
-    fn elsewhere(&mut self, listener: u64, nonblock: bool) -> Result<Option<Made>, Errno> {
-        let Some(made) = self.unclaimed.take(listener) else {
+    /// The next of a listener's own queue, if there is one; none of it if that is nobody's.
+    fn next_queued(
+        &mut self,
+        listener: u64,
+        fd: &OwnedFd,
+        nonblock: bool,
+    ) -> Result<Option<Option<Made>>, Errno> {
+        let came = match self.accepts_natively {
+            true => sockets::accepts_at_once(fd, nonblock, || self.takes(true)),
+            false => sockets::accepts(fd, nonblock, || self.takes(true)),
+        };
+        let Some(fd) = came.inspect_err(|_| self.takes(false))? else {
+            // Somebody else has it.
+            self.takes(false);
+            return Ok(None);
+        };
+        let kept = self.unclaimed.keeps(By::Listener(listener), fd);
+        self.takes(false);
+        let made = kept?;
+        match self.takes_in(listener, &made) {
+            Ok(()) => {
+                self.counts_one(&made);
+                Ok(Some(Some(made)))
+            }
+            Err(errno) => {
+                self.unclaimed.is_over(made.cookie);
+                match errno {
+                    circuit::Errno::EAGAIN => {
+                        self.shown.remove(&listener);
+                        Ok(Some(None))
+                    }
+                    // Nobody waits by this name any more: it is closed.
+                    errno => Err(number(errno)),
+                }
+            }
+        }
+    }
+
+    /// What was shown for one that waited elsewhere goes with the last of those, or is behind the one that waits elsewhere now.
+    fn hides_last(&mut self, listener: u64, fd: &OwnedFd) {
+        if self.unclaimed.has(listener) || !self.shown.contains(&listener) {
+            return;
+        }
+        if let Ok(Some(Some(made))) = self.next_queued(listener, fd, true) {
+            self.unclaimed.waits(listener, made);
+            self.table.stir(listener);
+        }
+    }
+
+    /// The next connection that waits for a listening socket and is in no queue of the kernel's; by no agreement, if it is to be its own.
+    fn elsewhere(
+        &mut self,
+        listener: u64,
+        nonblock: bool,
+        own: bool,
+    ) -> Result<Option<Made>, Errno> {
+        let socket = |cookie| self.table.socket(cookie);
+        let is_own = |cookie| socket(cookie).is_some_and(|it| it.crossing() == 0);
+        let made = self.unclaimed.take(listener, |it| !own || is_own(it));
+        let Some(made) = made else {
             return Ok(None);
         };
         // There is room for another.

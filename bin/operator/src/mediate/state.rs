@@ -76,7 +76,8 @@ impl Mediator {
         let left = self.left.iter();
         let put = left.filter_map(|(_, note, _)| Some(self.notes.as_ref()?.put(*note)));
         let put: BTreeSet<u64> = put.collect();
-        for (by, made) in self.unclaimed.recall(rooms) {
+        // Each is put before those that came after it.
+        for (by, made) in self.unclaimed.recall(rooms).into_iter().rev() {
             let listener = match by {
                 By::Listener(listener) => listener,
                 By::Door(tag) => match self.had_come(tag, &made) {
@@ -466,6 +467,7 @@ impl Mediator {
         self.table.retain(&lives);
         self.unheard.retain(|cookie, _| lives(*cookie));
         self.unclaimed.retain(&lives);
+        self.shown.retain(|cookie| lives(*cookie));
         self.settle_relays();
         self.rings.retain(&lives);
         let tags = self.table.all().map(circuit::Socket::crossing);
