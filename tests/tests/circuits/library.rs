@@ -280,26 +280,33 @@ print('few' if turns < 10 else turns, flush=True)
         "urgent.py",
         "
 import mmap, socket, struct, time
-s = socket.create_connection(('10.1.1.10', 7000)); left = 1 << 20
-while left > 1: left -= s.send(bytes(min(left - 1, 16384))); time.sleep(0.005)
-memory, = struct.unpack_from('i', s.getsockopt(0x4248, 1, 16))
-words = mmap.mmap(memory, 4096)
-struct.pack_into('Q', words, 136, 1)
-s.send(b'x'); time.sleep(0.3)
-struct.pack_into('Q', words, 128, (1 << 20) + 1)
+s = socket.create_connection(('10.1.1.10', 7000)); sent = 0
+def some(n):
+    global sent
+    s.sendall(bytes(n)); sent += n; time.sleep(0.005)
+while sent < 1 << 19: some(16384)
+memory, side = struct.unpack_from('2I', s.getsockopt(0x4248, 1, 16)); assert side == 0
+words = memoryview(mmap.mmap(memory, 4096)).cast('Q')
+words[17] = 1
+while not words[80]: some(4096)
+some((1 << 20) - sent); time.sleep(0.3)
+words[16] = sent + 1
 s.send(b'!', socket.MSG_OOB); time.sleep(5)
 ",
     );
     let mut victim = rings.start("web", "exec {r} python3 {f}/victim.py", "serving");
     let command = rings.scene.command("app", "exec python3 {f}/urgent.py");
-    let _urgent = rings.scene.spawn(command);
+    let urgent = rings.scene.spawn(command);
     assert_eq!(
         victim.wait(Duration::from_secs(30)),
         Some(0),
         "{}",
         victim.err()
     );
-    assert_eq!(victim.out(), "serving\nfew\n");
+    assert_eq!(
+        (victim.out(), urgent.err()),
+        ("serving\nfew\n".into(), String::new())
+    );
 }
 
 /// Its peer sends back all that it sends: who reads on by `splice` would wait for the write, and that for the peer.
@@ -354,9 +361,9 @@ def some(parts):
     for n in parts:
         came = c.recv(65536, socket.MSG_WAITALL)
         if came != bytes([n]) * 65536: sys.exit(f'{len(came)} others in {n}')
-some(range(1))
+some(range(8))
 if ctypes.CDLL(None, use_errno=True).unshare(0x30000000): sys.exit(os.strerror(ctypes.get_errno()))
-if os.fork() == 0: some(range(1, 24)); os._exit(os.getpid())
+if os.fork() == 0: some(range(8, 24)); os._exit(os.getpid())
 print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
 some(range(24, 48)); print(c.recv(1), flush=True)
 ",
@@ -370,6 +377,7 @@ some(range(24, 48)); print(c.recv(1), flush=True)
         serves.err()
     );
     assert_eq!(serves.out(), "serving\n1\nb''\n");
+    assert!(rings.by_ring("python3")[1] > 1 << 20, "no ring");
 }
 
 #[test]
@@ -523,6 +531,7 @@ words[17] = 1
 for n in range(1000):
     if words[80]: break
     some()
+assert words[80]
 words[16] = sent + 1; s.send(b'T\\0'); time.sleep(0.2)
 for n in range(3):
     s.send(b'S\\x10\\0\\0\\0' if sys.argv[1] == 'spill' else bytes([84, words[74] & 255])); time.sleep(0.3)

@@ -189,7 +189,10 @@ print(got == bytes)
     for port in [7000, 7001] {
         for by in ["", "{r} "] {
             let line = format!("{by}python3 {{f}}/echo.py ask {port}");
+            rings.forget();
             assert_eq!(rings.says("app", &line), "True\n", "{port} {by}");
+            let by_ring = rings.by_ring("python3") != [0, 0];
+            assert_eq!(by_ring, port == 7001 && !by.is_empty(), "{port} {by}");
         }
     }
 }

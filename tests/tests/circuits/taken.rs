@@ -198,5 +198,10 @@ fn nobody_else_is_given_the_uid_of_an_operator_whose_programs_are_left() {
     };
     let has_all = scene.instance.until(limit, has_all);
     assert!(has_all, "{before}: {uids:?}");
+    for program in ["supervisor", "controller", "switch", "fabric"] {
+        let all = scene.instance.children(&format!("bulkhead-{program}"));
+        let is_one = |pid: &u32| uid(*pid) == Some(before);
+        assert!(!all.is_empty() && !all.iter().any(is_one), "{program}");
+    }
     assert_eq!(left.wait(Duration::from_millis(1)), None);
 }
