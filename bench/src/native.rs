@@ -376,21 +376,15 @@ enum Memory {
     Whole,
 }
 
-/// KiB of memory for each of so many idle connections that bytes went by, each way by the ring.
+/// KiB of memory for each of so many idle connections that bytes went by, each way by the ring. What it is before and after is
+/// looked at by a connection of its own, which a few bytes went by: of one that a burst went by, and that is not idle, the
+/// memory is there or not as that goes on.
 fn many(address: &str, count: usize, whose: Memory) -> Result<f64> {
     let used = whose != Memory::AFewBytes;
     let (mut all, mut burst) = (Vec::new(), vec![7; BURST]);
-    let (mut before, mut after) = (0, 0);
+    let mut memory = Vec::new();
     for number in 0..=count {
-        let mut circuit = Circuit::connect(address)?;
-        let mut byte = [7];
-        for _ in 0..4 {
-            circuit.write_all(&byte)?;
-            circuit.read_exact(&mut byte)?;
-        }
-        if circuit.way() != Way::Ring {
-            return Err(Error::other("it did not go by the ring"));
-        }
+        let mut circuit = by_ring(address)?;
         if used {
             circuit.write_all(b"b")?;
             for _ in 0..BURSTS {
@@ -398,32 +392,47 @@ fn many(address: &str, count: usize, whose: Memory) -> Result<f64> {
                 circuit.read_exact(&mut burst)?;
             }
         }
-        if number == 0 || number == count {
-            if used {
-                // All others are idle for as long.
-                let begun = Instant::now();
-                while begun.elapsed() < IDLE {
-                    circuit.wait_readable(Some(NOW_AND_THEN))?;
-                    circuit.write_all(&byte)?;
-                    circuit.read_exact(&mut byte)?;
-                }
-            }
-            circuit.write_all(b"m")?;
-            let mut theirs = [0; 8];
-            circuit.read_exact(&mut theirs)?;
-            let now = match whose {
-                Memory::Whole => crate::group::memory_kib().map_err(Error::other)?,
-                _ => memory_kib()? + u64::from_le_bytes(theirs),
-            };
-            match number {
-                0 => before = now,
-                _ => after = now,
-            }
-        }
         circuit.write_all(b"n")?;
         all.push(circuit);
+        if number == 0 || number == count {
+            let mut beside = by_ring(address)?;
+            if used {
+                let (begun, mut byte) = (Instant::now(), [7]);
+                while begun.elapsed() < IDLE {
+                    beside.wait_readable(Some(NOW_AND_THEN))?;
+                    beside.write_all(&byte)?;
+                    beside.read_exact(&mut byte)?;
+                }
+            }
+            beside.write_all(b"m")?;
+            let mut theirs = [0; 8];
+            beside.read_exact(&mut theirs)?;
+            memory.push(match whose {
+                Memory::Whole => crate::group::memory_kib().map_err(Error::other)?,
+                _ => memory_kib()? + u64::from_le_bytes(theirs),
+            });
+            beside.write_all(b"n")?;
+            all.push(beside);
+        }
     }
-    Ok((after as f64 - before as f64) / count as f64)
+    match memory[..] {
+        [before, after] => Ok((after as f64 - before as f64) / count as f64),
+        _ => Err(Error::other("no connections")),
+    }
+}
+
+/// A connection that goes by the ring after a few bytes.
+fn by_ring(address: &str) -> Result<Circuit> {
+    let mut circuit = Circuit::connect(address)?;
+    let mut byte = [7];
+    for _ in 0..4 {
+        circuit.write_all(&byte)?;
+        circuit.read_exact(&mut byte)?;
+    }
+    match circuit.way() {
+        Way::Ring => Ok(circuit),
+        _ => Err(Error::other("it did not go by the ring")),
+    }
 }
 
 /// What this process has, with its part of what it shares, and its page tables.
