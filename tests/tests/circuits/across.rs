@@ -229,6 +229,7 @@ fn operators_of_both_sides_die_and_no_connection_is_lost_but_those_in_their_hand
         let mut asks: Vec<Program> = (0..4)
             .map(|_| scene.spawn(scene.command("blue/app", line)))
             .collect();
+        let mut killed = 0;
         for round in 0..8 {
             std::thread::sleep(Duration::from_millis(250));
             let all = scene.instance.children("bulkhead-operator");
@@ -236,9 +237,11 @@ fn operators_of_both_sides_die_and_no_connection_is_lost_but_those_in_their_hand
             for (at, pid) in all.iter().enumerate() {
                 if at % 2 == round % 2 || round % 4 == 3 {
                     kill("KILL", &pid.to_string());
+                    killed += 1;
                 }
             }
         }
+        assert!(killed >= 8, "{killed}");
         std::thread::sleep(Duration::from_millis(500));
         scene.file("stop", "");
         let mut lost = 0;

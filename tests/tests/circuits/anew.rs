@@ -1,12 +1,12 @@
 //! `connect` to AF_UNSPEC by a program with the library of rings: its number is of a fresh socket then, whoever else uses it.
 
-use crate::library::paired;
+use crate::library::{paired, paired_by};
 use crate::preload::Rings;
 
 /// `connect` to AF_UNSPEC: the number is another socket's, by a ring again; what was sent by then is read, and a copy goes on.
 #[test]
 fn who_is_taken_from_its_connection_is_by_another_ring() {
-    let said = paired(
+    let (said, written) = paired_by(
         "anew.py",
         "
 def anew(s, how):
@@ -58,6 +58,8 @@ goes_on = False; writer.join(); s.close(); print(wrong)
     );
     let one = "0 last b'' still still\n0 still still still still\n0 still still\n";
     assert_eq!(said, one.repeat(2) + "True 0\n0\n");
+    // What the first sixty-four go by, of a MiB each, and what the sixty-six after them do.
+    assert!(written > 80 << 20, "{written}");
 }
 
 /// How the programs below begin: connections to themselves, by a ring each.

@@ -622,7 +622,7 @@ fn a_meters_death_and_the_supervisors_end_a_capture_that_says_so() {
 fn who_hears_no_more_says_all_the_same() {
     const SERVER: &str = "
 import socket
-s = socket.socket(); s.bind(('10.1.1.10', 7000)); s.listen()
+s = socket.socket(); s.bind(('10.1.1.10', 9001)); s.listen()
 print('serving', flush=True)
 while True:
     c, _ = s.accept()
@@ -635,9 +635,10 @@ while True:
     c.close()
 ";
     const SAYS: &str = "
-import socket, time
-c = socket.create_connection(('10.1.1.10', 7000)); c.shutdown(socket.SHUT_RD)
+import os, socket, sys, time
+c = socket.create_connection(('10.1.1.10', 9001)); c.shutdown(socket.SHUT_RD)
 for _ in range(100): c.sendall(bytes(20000)); time.sleep(0.002)
+while not os.path.exists(sys.argv[1]): time.sleep(0.02)
 c.shutdown(socket.SHUT_WR); time.sleep(0.5)
 ";
     let metered = OPEN.replace(
@@ -645,16 +646,25 @@ c.shutdown(socket.SHUT_WR); time.sleep(0.5)
         "attach: { circuits: { metered: on } } }",
     );
     assert_ne!(metered, OPEN);
-    for (spec, captures) in [(OPEN, false), (&metered, false), (OPEN, true)] {
+    for (spec, captures, kind) in [
+        (OPEN, false, direct()),
+        (&metered, false, ("metered".to_owned(), false)),
+        (OPEN, true, self::metered()),
+    ] {
         let scene = Scene::of(spec);
         scene.file("server.py", SERVER);
         scene.file("says.py", SAYS);
         let server = scene.start("web", "exec python3 {f}/server.py", "serving");
         let mut capture = captures.then(|| Capture::of(&scene, &["--endpoint", "red/app"]));
-        scene.says("app", "python3 {f}/says.py");
+        let mut says = scene.spawn(scene.command("app", "exec python3 {f}/says.py {f}/seen"));
+        let is_one = |_: &Instance| kinds(&scene, "red/app").contains(&kind);
+        assert!(scene.instance.until(LIMIT, is_one), "{kind:?}");
+        scene.file("seen", "");
         server.until("2000000\n");
+        assert_eq!(says.wait(LIMIT), Some(0), "{}", says.err());
         if let Some(capture) = &mut capture {
             capture.end();
+            capture.is_right();
         }
     }
 }

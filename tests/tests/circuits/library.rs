@@ -453,14 +453,20 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 /// What one program says that begins so; some of it goes by rings.
 pub fn paired(name: &str, program: &str) -> String {
+    paired_by(name, program).0
+}
+
+/// The same, with how many bytes were written by rings.
+pub fn paired_by(name: &str, program: &str) -> (String, u64) {
     let rings = Rings::new();
     rings.scene.file(name, &format!("{PAIR}{program}"));
     let said = rings.says(
         "web",
         &format!("exec timeout 150 {{r}} python3 {{f}}/{name}"),
     );
-    assert!(rings.by_ring("python3")[1] > 0, "no ring: {said}");
-    said
+    let [_, written] = rings.by_ring("python3");
+    assert!(written > 0, "no ring: {said}");
+    (said, written)
 }
 
 /// As its sockets rest and it waits for others: what they went by is known to the kernel no more.

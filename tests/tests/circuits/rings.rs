@@ -265,10 +265,17 @@ fn a_ring_goes_on_through_the_operators_death_and_is_taken_up_late() {
     server.until(": end\n");
 }
 
+/// One that asks the same server all the while: it ends with the first answer that is none.
+fn beside(scene: &Scene) -> Program {
+    let line = "exec {f}/native ask 10.1.1.10:7000 1000000000";
+    scene.start("few", line, "connected")
+}
+
 #[test]
 fn a_peer_that_is_killed_ends_its_circuit_alone() {
     let scene = scene_of(OPEN);
     let server = echo(&scene);
+    let mut beside = beside(&scene);
     for round in 0..12_u64 {
         let client = scene.start(
             "app",
@@ -278,9 +285,11 @@ fn a_peer_that_is_killed_ends_its_circuit_alone() {
         std::thread::sleep(Duration::from_millis(round * 37 % 200));
         drop(client);
     }
+    assert_eq!(beside.wait(Duration::from_millis(1)), None, "it goes on");
+    drop(beside);
     assert_eq!(asks(&scene, 20), "20 by ring");
     // Each of its threads has ended.
-    let ended = |_: &e2e::Instance| server.out().matches(" by ").count() >= 13;
+    let ended = |_: &e2e::Instance| server.out().matches(" by ").count() >= 14;
     let limit = Duration::from_secs(10);
     assert!(scene.instance.until(limit, ended), "{}", server.out());
 }
@@ -289,12 +298,15 @@ fn a_peer_that_is_killed_ends_its_circuit_alone() {
 fn a_peer_that_scribbles_over_the_memory_ends_its_circuit_alone() {
     let scene = scene_of(OPEN);
     let server = echo(&scene);
+    let mut beside = beside(&scene);
     let all =
         "for seed in $(seq 1 60); do {f}/native scribble 10.1.1.10:7000 $seed || exit 1; done";
     let said = scene.says("app", all);
     assert_eq!(said, "scribbled by ring\n".repeat(60));
+    assert_eq!(beside.wait(Duration::from_millis(1)), None, "it goes on");
+    drop(beside);
     assert_eq!(asks(&scene, 20), "20 by ring");
-    let ended = |_: &e2e::Instance| server.out().matches(" by ").count() >= 61;
+    let ended = |_: &e2e::Instance| server.out().matches(" by ").count() >= 62;
     let limit = Duration::from_secs(10);
     assert!(scene.instance.until(limit, ended), "{}", server.out());
     let named = server

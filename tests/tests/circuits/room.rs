@@ -183,6 +183,8 @@ print(len(said) >= many - 2, sorted(set(said)), flush=True)
             std::thread::sleep(Duration::from_millis(300));
             drop(killed);
         }
+        // All of them, until then.
+        assert_eq!([&across, &within].map(|it| it.out()), ["waiting\n"; 2]);
         scene.file("end", "");
         for waits in [&across, &within] {
             waits.until("True ['ECONNREFUSED']\n");
