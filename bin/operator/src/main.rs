@@ -24,6 +24,7 @@ mod place;
 #[cfg(test)]
 mod planted;
 mod proxies;
+mod put;
 mod receivers;
 mod rings;
 mod runtimes;

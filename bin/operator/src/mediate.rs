@@ -14,6 +14,7 @@ mod listings;
 mod looks;
 mod metered;
 mod proxied;
+mod queue;
 mod ring;
 mod state;
 mod udp;
@@ -30,9 +31,10 @@ use crate::meters::Meters;
 use crate::notes::{Notes, UNBLOCKED};
 use crate::place;
 use crate::proxies::{Relays, Said};
+use crate::put::{Put, heard, install, not_put, put_at};
 use crate::rings::Rings;
 use crate::sockets::{self, Made};
-use crate::strays::{Put, Strays};
+use crate::strays::Strays;
 use crate::threads::Targets;
 use crate::turns::{SLOW, Spending, Spent};
 use crate::unclaimed::{By, Unclaimed};
@@ -116,8 +118,8 @@ pub struct Mediator {
     /// What the call that is done asks to be connected, and to which address.
     asked: Option<(u64, Vec<u8>)>,
     unclaimed: Unclaimed,
-    /// Listening sockets that are readable by one of nobody's, for those.
-    shown: BTreeSet<u64>,
+    /// By how many of nobody's, for those, listening sockets are readable.
+    shown: BTreeMap<u64, usize>,
     /// When it was last looked whether the listeners of those are still there.
     unclaimed_looked: Option<Instant>,
     /// The call that is done was begun by the operator before.
@@ -178,7 +180,7 @@ impl Default for Mediator {
             unheard: BTreeMap::new(),
             asked: None,
             unclaimed: Unclaimed::default(),
-            shown: BTreeSet::new(),
+            shown: BTreeMap::new(),
             unclaimed_looked: None,
             again: false,
             unblocked: BTreeSet::new(),
@@ -212,8 +214,13 @@ enum Came {
     Socket(Made, bool),
     /// This socket is in the program, at this number, which nobody has heard.
     Stray(u64, u32),
-    /// The same, of a connection that was accepted at this listening socket.
-    Accepted { at: u64, made: Made, closes: bool },
+    /// The same, of a connection that was accepted at this listening socket; which it is, if its queue has one of nobody's too many.
+    Accepted {
+        at: u64,
+        made: Made,
+        closes: bool,
+        queue: Option<OwnedFd>,
+    },
     /// A socket is put into the program in the place of the one that it called by.
     Anew { was: u64, made: Made },
     /// A datagram socket is put into the program, at a number at which its messages are mediated.
@@ -465,10 +472,31 @@ impl Mediator {
                     Err(errno) => heard(listener.answer(call.id, Err(errno))),
                 }
             }
-            Came::Accepted { at, made, closes } => {
+            Came::Accepted {
+                at,
+                made,
+                closes,
+                queue,
+            } => {
                 self.puts(note, made.cookie, call.thread);
                 let at_number = self.strays.place(made.cookie, &call);
-                let put = install(listener, call.id, &made.fd, closes, at_number);
+                let placed = put_at(listener, call.id, &made.fd, closes, at_number);
+                let put = match placed {
+                    Ok(Some(number)) => {
+                        // Before its program looks there again.
+                        if let Some(queue) = queue {
+                            self.hides_one(at, &queue);
+                        }
+                        Put::of(listener, call.id, number)
+                    }
+                    not => {
+                        self.puts_nowhere(note, call.thread);
+                        not_put(listener, call.id, not.err())
+                    }
+                };
+                if !put.is_heard() {
+                    self.puts_nowhere(note, call.thread);
+                }
                 self.strays.puts(made.cookie, &call, &put);
                 match put {
                     Put::Heard(Ok(number)) => {
@@ -537,6 +565,13 @@ impl Mediator {
         if let Some(notes) = &self.notes {
             notes.puts(note, cookie);
             notes.hands_to(thread);
+        }
+    }
+
+    /// It is in no program: who follows does not take it for one that its program has.
+    fn puts_nowhere(&self, note: u16, thread: u32) {
+        if guard!("circuits-put-nowhere") {
+            self.puts(note, 0, thread);
         }
     }
 
@@ -671,32 +706,6 @@ fn said(outcome: Outcome, call: &mut Call<'_>) -> Result<Came, Errno> {
             Ok(Came::To(Ok(0)))
         }
     }
-}
-
-/// A descriptor, and its number as the answer, or why it has none. In two steps: of one, the kernel answers first
-/// and installs then, and a death between the two would answer with another descriptor's number.
-fn install(listener: &Listener, id: u64, fd: &OwnedFd, closes: bool, at: Option<u32>) -> Put {
-    let installed = match at {
-        Some(number) => listener.install_at(id, fd.as_fd(), closes, number),
-        None => listener.install(id, fd.as_fd(), closes),
-    };
-    match installed {
-        Ok(notify::Outcome::Done(number)) => Put::of(listener, id, number),
-        Ok(notify::Outcome::Gone) => Put::Unheard(None),
-        Err(error) => {
-            let errno = error
-                .raw_os_error()
-                .map_or(Errno::NFILE, Errno::from_raw_os_error);
-            match heard(listener.answer(id, Err(errno))) {
-                true => Put::Heard(Err(errno)),
-                false => Put::Unheard(None),
-            }
-        }
-    }
-}
-
-fn heard(outcome: std::io::Result<notify::Outcome>) -> bool {
-    matches!(outcome, Ok(notify::Outcome::Done(())))
 }
 
 fn number(errno: circuit::Errno) -> Errno {

@@ -2,38 +2,15 @@
 //! keep connections open. The same call, which comes again, is told the number that there is; and where another program has the
 //! connection meanwhile, or it is over, the next call's thread loses the copy, and has what it accepts next there.
 
+use crate::put::Put;
 use crate::sockets;
 use guard::guard;
 use notify::{Listener, Notification, Outcome, Target};
-use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
 
 /// So many are remembered at most. Of those before them programs have the numbers until they end.
 const MOST: usize = 1024;
-
-/// What came of a descriptor that was put into a program.
-pub enum Put {
-    /// Its number, or why it has none, is known there.
-    Heard(Result<u32, Errno>),
-    /// Nobody heard. It is there at this number, if at any.
-    Unheard(Option<u32>),
-}
-
-impl Put {
-    /// One that is there is answered with.
-    pub fn of(listener: &Listener, id: u64, number: u32) -> Put {
-        match listener.answer(id, Ok(number.into())) {
-            Ok(Outcome::Done(())) => Put::Heard(Ok(number)),
-            _ => Put::Unheard(Some(number)),
-        }
-    }
-
-    /// Whether the program knows.
-    pub fn is_heard(&self) -> bool {
-        matches!(self, Put::Heard(_))
-    }
-}
 
 /// One of them.
 struct Stray {
@@ -172,6 +149,7 @@ fn is_there(thread: u32, number: u32, cookie: u64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::io::Errno;
     use rustix::net::sockopt::socket_cookie;
     use std::os::fd::AsRawFd;
     use std::os::unix::net::UnixStream;

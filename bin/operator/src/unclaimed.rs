@@ -37,13 +37,21 @@ struct Room {
     under_way: VecDeque<u64>,
 }
 
+/// One that waits, with the cookie of its listening socket.
+struct Waits {
+    at: u64,
+    made: Made,
+    /// Its turn has come: it is before all that are in the kernel's queue.
+    is_due: bool,
+}
+
 /// What was accepted.
 #[derive(Default)]
 pub struct Unclaimed {
     /// The first for the tenant's own, the others for those of agreements; none before it is told of.
     rooms: Vec<Room>,
-    /// With the cookies of their listeners: for whoever accepts there next.
-    waiting: Vec<(u64, Made)>,
+    /// For whoever accepts there next.
+    waiting: Vec<Waits>,
     /// The same of those that are in a program, or not, as turns out when its call is taken up.
     claimed: Vec<(u64, Made)>,
 }
@@ -108,14 +116,37 @@ impl Unclaimed {
         }
     }
 
-    /// It is for whoever accepts next at this listening socket.
-    pub fn waits(&mut self, listener: u64, made: Made) {
-        self.waiting.push((listener, made));
+    /// It is for whoever accepts at this listening socket, in its turn.
+    pub fn waits(&mut self, at: u64, made: Made) {
+        let is_due = false;
+        self.waiting.push(Waits { at, made, is_due });
     }
 
     /// The same, before all others: it was about to be in a program.
-    pub fn waits_first(&mut self, listener: u64, made: Made) {
-        self.waiting.insert(0, (listener, made));
+    pub fn waits_first(&mut self, at: u64, made: Made) {
+        let is_due = true;
+        self.waiting.insert(0, Waits { at, made, is_due });
+    }
+
+    /// The same, once those are served.
+    pub fn waits_next(&mut self, at: u64, made: Made) {
+        let is_due = true;
+        self.waiting.push(Waits { at, made, is_due });
+    }
+
+    /// The turn of the first has come that waits for it at this listening socket, if one does.
+    pub fn comes_due(&mut self, listener: u64) {
+        let mut all = self.waiting.iter_mut();
+        if let Some(first) = all.find(|it| it.at == listener && !it.is_due) {
+            first.is_due = true;
+        }
+    }
+
+    /// As how many a listening socket is to be readable by nobody's connections: each is the place in the queue of one that
+    /// waits for its turn, and one more stands for those whose turn has come.
+    pub fn places(&self, listener: u64) -> usize {
+        let its = || self.waiting.iter().filter(|it| it.at == listener);
+        its().filter(|it| !it.is_due).count() + usize::from(its().any(|it| it.is_due))
     }
 
     /// The operator before was about to put it into a program.
@@ -133,23 +164,31 @@ impl Unclaimed {
     /// How many wait of which that is said, of the listening socket and its own.
     pub fn count(&self, is_one: impl Fn(u64, u64) -> bool) -> usize {
         let all = self.waiting.iter();
-        all.filter(|(at, made)| is_one(*at, made.cookie)).count()
+        all.filter(|it| is_one(it.at, it.made.cookie)).count()
     }
 
-    /// One for who accepts there, of which that is said.
-    pub fn take(&mut self, listener: u64, is_one: impl Fn(u64) -> bool) -> Option<Made> {
-        let is_it = |(at, made): &(u64, Made)| *at == listener && is_one(made.cookie);
-        let at = self.waiting.iter().position(is_it)?;
-        Some(self.waiting.remove(at).1)
+    /// One for who accepts there.
+    pub fn take(&mut self, listener: u64) -> Option<Made> {
+        self.take_first(|it| it.at == listener)
+    }
+
+    /// One whose turn has come.
+    pub fn take_due(&mut self, listener: u64) -> Option<Made> {
+        self.take_first(|it| it.at == listener && it.is_due)
+    }
+
+    fn take_first(&mut self, is_one: impl Fn(&Waits) -> bool) -> Option<Made> {
+        let at = self.waiting.iter().position(is_one)?;
+        Some(self.waiting.remove(at).made)
     }
 
     /// One that waits, or may be in its program, ends, whoever has it as well; whether it did.
     pub fn ends(&mut self, cookie: u64) -> bool {
-        let all = self.waiting.iter().chain(&self.claimed);
-        let mut of = all.filter(|(_, made)| made.cookie == cookie);
-        let is_over = of.any(|(_, made)| shutdown(&made.fd, Shutdown::Both).is_ok());
+        let ends =
+            |made: &Made| made.cookie == cookie && shutdown(&made.fd, Shutdown::Both).is_ok();
+        let is_over = self.all().any(ends);
         if is_over {
-            self.waiting.retain(|(_, made)| made.cookie != cookie);
+            self.waiting.retain(|it| it.made.cookie != cookie);
             self.is_over(cookie);
         }
         is_over
@@ -157,13 +196,18 @@ impl Unclaimed {
 
     /// Whether there is one.
     pub fn has(&self, listener: u64) -> bool {
-        self.waiting.iter().any(|(at, _)| *at == listener)
+        self.waiting.iter().any(|it| it.at == listener)
     }
 
     /// Whether this one waits for who accepts, or may be in its program.
     pub fn is_waiting(&self, cookie: u64) -> bool {
-        let all = self.waiting.iter().chain(&self.claimed);
-        all.map(|(_, made)| made.cookie).any(|it| it == cookie)
+        self.all().any(|made| made.cookie == cookie)
+    }
+
+    /// All that wait, or may be in their programs.
+    fn all(&self) -> impl Iterator<Item = &Made> {
+        let claimed = self.claimed.iter().map(|(_, made)| made);
+        self.waiting.iter().map(|it| &it.made).chain(claimed)
     }
 
     /// Whether there is one for anybody.
@@ -173,12 +217,12 @@ impl Unclaimed {
 
     /// Those whose listening sockets are not `live` end.
     pub fn retain(&mut self, live: impl Fn(u64) -> bool) {
-        let all = [&mut self.waiting, &mut self.claimed];
-        let gone = all.map(|them| {
-            them.extract_if(.., |(at, _)| !live(*at))
-                .collect::<Vec<_>>()
-        });
-        for (_, made) in gone.into_iter().flatten() {
+        let waiting = self.waiting.extract_if(.., |it| !live(it.at));
+        let claimed = self.claimed.extract_if(.., |(at, _)| !live(*at));
+        let gone = waiting
+            .map(|it| it.made)
+            .chain(claimed.map(|(_, made)| made));
+        for made in gone.collect::<Vec<_>>() {
             self.is_over(made.cookie);
         }
     }
@@ -259,10 +303,6 @@ mod tests {
         (other, OwnedFd::from(fd))
     }
 
-    fn any(_: u64) -> bool {
-        true
-    }
-
     /// As the keeper has it.
     fn copy(kept: &Socket) -> Socket {
         Socket::from_fd(kept.as_fd().try_clone_to_owned().unwrap())
@@ -322,15 +362,15 @@ mod tests {
                 _ => last.waits(at, made),
             }
         }
-        assert!(!last.has(10) && last.has(11) && last.take(10, any).is_none());
+        assert!(!last.has(10) && last.has(11) && last.take(10).is_none());
         let (at, made) = last.frees(cookies[0]).unwrap();
         last.waits(at, made);
-        assert_eq!(last.take(10, any).map(|made| made.cookie), Some(cookies[0]));
+        assert_eq!(last.take(10).map(|made| made.cookie), Some(cookies[0]));
         last.is_over(cookies[0]);
         last.retain(|at| at == 13);
         let open: Vec<bool> = others.iter().map(is_open).collect();
         assert_eq!(open, [false, false, false, true, false]);
-        assert!(last.take(13, any).is_some());
+        assert!(last.take(13).is_some());
         last.is_over(cookies[3]);
         assert!(last.is_empty() && kept.recv().unwrap().is_none());
     }
@@ -367,13 +407,45 @@ mod tests {
     }
 
     #[test]
+    fn whose_turn_has_come_is_before_all_others() {
+        let mut all = Unclaimed::default();
+        let (_others, fds): (Vec<_>, Vec<_>) = (0..4).map(|_| one()).unzip();
+        let made: Vec<Made> = fds
+            .into_iter()
+            .map(|fd| sockets::made(fd).unwrap())
+            .collect();
+        let cookies: Vec<u64> = made.iter().map(|made| made.cookie).collect();
+        let mut made = made.into_iter();
+        let mut next = || made.next().unwrap();
+        // Two by an agreement: each has its place in the queue.
+        all.waits(7, next());
+        all.waits(7, next());
+        assert_eq!((all.places(7), all.places(8)), (2, 0));
+        assert!(all.take_due(7).is_none());
+        // One that had no number, and what was behind it in the queue: one place for both.
+        all.waits_first(7, next());
+        all.waits_next(7, next());
+        assert_eq!(all.places(7), 3);
+        let take = |all: &mut Unclaimed| all.take_due(7).map(|made| made.cookie);
+        assert_eq!(take(&mut all), Some(cookies[2]));
+        assert_eq!((all.places(7), take(&mut all)), (3, Some(cookies[3])));
+        // The place of the first of those was it that came.
+        all.comes_due(7);
+        assert_eq!((all.places(7), take(&mut all)), (2, Some(cookies[0])));
+        assert_eq!((all.places(7), take(&mut all)), (1, None));
+        assert_eq!(all.take(7).map(|made| made.cookie), Some(cookies[1]));
+        all.comes_due(7);
+        assert_eq!(all.places(7), 0);
+    }
+
+    #[test]
     fn without_a_place_to_keep_them_they_are_handed_on_all_the_same() {
         let mut unclaimed = Unclaimed::default();
         let (_other, fd) = one();
         let made = unclaimed.keeps(By::Listener(7), fd).unwrap();
         let cookie = made.cookie;
         unclaimed.waits(7, made);
-        assert_eq!(unclaimed.take(7, any).map(|made| made.cookie), Some(cookie));
+        assert_eq!(unclaimed.take(7).map(|made| made.cookie), Some(cookie));
         unclaimed.is_over(cookie);
         assert!(unclaimed.is_empty());
     }

@@ -1,6 +1,6 @@
 //! `connect` to AF_UNSPEC by a program with the library of rings: its number is of a fresh socket then, whoever else uses it.
 
-use crate::library::{paired, paired_by};
+use crate::library::paired_by;
 use crate::preload::Rings;
 
 /// `connect` to AF_UNSPEC: the number is another socket's, by a ring again; what was sent by then is read, and a copy goes on.

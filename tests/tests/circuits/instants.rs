@@ -148,6 +148,41 @@ fn an_operator_killed_as_it_takes_a_program_leaves_it_to_the_next_one_once() {
 }
 
 #[test]
+fn an_operator_killed_as_it_has_said_that_there_is_no_number_loses_nobody() {
+    const FULL: &str = "
+import os, resource, select, socket, sys, time
+s = socket.socket(); s.bind(('10.1.1.10', 7000)); s.listen(8); s.setblocking(False)
+soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+polled = select.poll(); polled.register(s, select.POLLIN)
+for n in range(2):
+    c = socket.create_connection(('10.1.1.10', 7000)); c.sendall(b'%d' % n)
+    print('full', flush=True)
+    while not os.path.exists(sys.argv[1] + str(n)): time.sleep(0.01)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (s.fileno() + 1, hard))
+    try: s.accept(); print('has a number')
+    except OSError as error: print(error.strerror)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    print(polled.poll(20000) != [], s.accept()[0].recv(9), flush=True)
+";
+    let scene = Scene::of(OPEN);
+    scene.file("full.py", FULL);
+    let full = scene.start("web", "exec python3 {f}/full.py {f}/go", "full");
+    for (n, call) in ["socket", "connect"].iter().enumerate() {
+        let all = |_: &Instance| full.out().matches("full\n").count() == n + 1;
+        assert!(scene.instance.until(LIMIT, all), "{}", full.out());
+        let before = scene.operator().unwrap();
+        let mut tracer = killed_at(before, call, 1);
+        scene.file(&format!("go{n}"), "");
+        let other = |_: &Instance| scene.operator().is_some_and(|pid| pid != before);
+        assert!(scene.instance.until(LIMIT, other), "{call}: {}", full.out());
+        let _ = tracer.kill();
+        let _ = tracer.wait();
+        full.until(&format!("True b'{n}'\n"));
+    }
+    assert_eq!(full.out().matches("Too many open files\n").count(), 2);
+}
+
+#[test]
 fn an_operator_killed_at_a_call_hands_on_every_connection_once_and_every_socket_as_it_was() {
     let scene = Scene::of(OPEN);
     scene.file("server.py", SERVER);

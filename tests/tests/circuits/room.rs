@@ -192,6 +192,43 @@ print(len(said) >= many - 2, sorted(set(said)), flush=True)
     }
 }
 
+/// The tenant's own are always some that wait, and one that comes by the agreement has its place among them.
+#[test]
+fn who_comes_by_an_agreement_has_its_turn_beside_the_tenants_own() {
+    const SLOW: &str = "
+import socket, time
+s = socket.create_server(('10.1.1.10', 5432), backlog=128); print('serving', flush=True)
+while True:
+    c, _ = s.accept()
+    with c: c.sendall(b'x'); time.sleep(0.02)
+";
+    const OWN: &str = "
+import socket, threading
+def asks():
+    while True:
+        with socket.create_connection(('10.1.1.10', 5432)) as c: c.recv(1)
+for _ in range(4): threading.Thread(target=asks).start()
+while True:
+    with socket.create_connection(('10.1.1.10', 5432)) as c: c.recv(1)
+    print('on', flush=True)
+";
+    const ACROSS: &str = "
+import socket, threading
+def asks():
+    with socket.create_connection(('10.1.200.10', 5432), 60) as c: print('served', c.recv(1), flush=True)
+for _ in range(6): threading.Thread(target=asks).start()
+";
+    let scene = scene(SPEC);
+    scene.file("slow.py", SLOW);
+    scene.file("own.py", OWN);
+    scene.file("across.py", ACROSS);
+    let _slow = scene.start("red/db", "exec python3 {f}/slow.py", "serving");
+    let mut own = scene.start("red/backup", "exec python3 {f}/own.py", "on");
+    let line = "exec timeout 20 python3 {f}/across.py";
+    assert_eq!(scene.says("blue/app", line), "served b'x'\n".repeat(6));
+    assert_eq!(own.wait(Duration::from_millis(1)), None, "{}", own.err());
+}
+
 /// Who closes tells nobody, here less than elsewhere: of many short connections, many more than its
 /// endpoint may have sockets, none is turned away, nor waits long.
 #[test]

@@ -188,27 +188,29 @@ s = socket.socket(); s.bind(('10.1.1.10', 7000)); s.listen(128); s.setblocking(F
 soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 polled = select.poll(); polled.register(s, select.POLLIN)
 print('serving', flush=True)
-for round in '12':
+for round, many in ('1', 100), ('2', 100), ('3', 1):
     while not os.path.exists(sys.argv[1] + round): time.sleep(0.01)
+    failed, edges = collections.Counter(), select.epoll(); told = 0
+    edges.register(s, select.EPOLLIN | select.EPOLLET)
     resource.setrlimit(resource.RLIMIT_NOFILE, (s.fileno() + 1, hard))
-    failed = collections.Counter()
     for _ in range(90):
         if not polled.poll(5000): failed['nobody'] += 1
         try: s.accept()
         except OSError as error: failed[errno.errorcode[error.errno]] += 1
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        told += len(edges.poll(0))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard)); edges.close()
     came = []
-    while len(came) < 100 and polled.poll(5000): came.append(s.accept()[0])
+    while len(came) < many and polled.poll(5000): came.append(s.accept()[0])
     # Nobody is left, and it is said so.
     left = polled.poll(0)
     words = [int(c.recv(100)) for c in came]
     for c, word in zip(came, words): c.sendall(b'%d' % word); c.close()
-    print(dict(failed), words == list(range(100)), left, flush=True)
+    print(dict(failed), told < 4 or told, words == list(range(many)), left, flush=True)
 ";
     const CLIENT: &str = "
 import os, socket, sys
 all = []
-for n in range(100):
+for n in range(int(sys.argv[3])):
     all.append(socket.create_connection(('10.1.1.10', 7000)))
     all[-1].sendall(b'%d' % n)
 open(sys.argv[1] + sys.argv[2], 'w').close()
@@ -218,9 +220,14 @@ print(sum(c.recv(100) == b'%d' % n for n, c in enumerate(all)), flush=True)
     scene.file("server.py", SERVER);
     scene.file("client.py", CLIENT);
     let mut server = scene.start("web", "exec python3 {f}/server.py {f}/full", "serving");
-    for (round, at) in [("1", "app"), ("2", "web")] {
-        let line = format!("exec python3 {{f}}/client.py {{f}}/full {round}");
-        assert_eq!(scene.says(at, &line), "100\n", "{}", server.err());
+    for (round, at, many) in [("1", "app", 100), ("2", "web", 100), ("3", "app", 1)] {
+        let line = format!("exec python3 {{f}}/client.py {{f}}/full {round} {many}");
+        assert_eq!(
+            scene.says(at, &line),
+            format!("{many}\n"),
+            "{}",
+            server.err()
+        );
     }
     assert_eq!(
         server.wait(Duration::from_secs(20)),
@@ -228,7 +235,7 @@ print(sum(c.recv(100) == b'%d' % n for n, c in enumerate(all)), flush=True)
         "{}",
         server.err()
     );
-    let all = "{'EMFILE': 90} True []\n".repeat(2);
+    let all = "{'EMFILE': 90} True True []\n".repeat(3);
     assert_eq!(server.out(), format!("serving\n{all}"));
 }
 

@@ -6,9 +6,6 @@ use crate::crossings::CONNECT;
 use crate::decide::Ruling;
 use crate::tally::Seen;
 
-/// Connections of an endpoint at most that wait because who accepted them was gone.
-pub(super) const PUT_BACK: usize = 64;
-
 impl Mediator {
     pub(super) fn socket(&mut self, slot: u32, call: &Call<'_>) -> Result<Came, Errno> {
         let [domain, kind, protocol] = call.numbers();
@@ -532,6 +529,7 @@ impl Mediator {
             && !sockets::is_readable(call.fd()?)?
             && let Some(socket) = self.table.socket(cookie).copied()
         {
+            self.shown.remove(&cookie);
             self.shows_one_more(&socket);
         }
         let peer = self.table.getpeername(made.cookie).map(|(_, peer)| peer);
@@ -543,174 +541,16 @@ impl Mediator {
             }
             return Err(errno);
         }
+        let queue = match self.shows_too_many(cookie) {
+            true => call.fd()?.try_clone().ok(),
+            false => None,
+        };
         Ok(Came::Accepted {
             at: cookie,
             made,
             closes,
+            queue,
         })
-    }
-
-    /// A connection that was taken for nobody is for whoever accepts later at this listening socket.
-    pub(super) fn puts_back(&mut self, listener: u64, made: Made) {
-        let of = |cookie| self.table.socket(cookie).map(circuit::Socket::endpoint);
-        let here = of(listener);
-        // Of those that came by agreements it is known before how many there may be.
-        let crosses = |cookie| {
-            let socket = self.table.socket(cookie);
-            socket.is_some_and(|it| it.crossing() != 0)
-        };
-        let back = |at, cookie| of(at) == here && !crosses(cookie);
-        let many = self.unclaimed.count(back) >= PUT_BACK;
-        match many && !crosses(made.cookie) {
-            true => self.unclaimed.is_over(made.cookie),
-            false => self.waits_elsewhere(listener, made, Unclaimed::waits_first),
-        }
-    }
-
-    /// A connection that is in no queue of the kernel's is for who accepts at this listening
-    /// socket.
-    pub(super) fn waits_to_be_accepted(&mut self, listener: u64, made: Made) {
-        self.waits_elsewhere(listener, made, Unclaimed::waits);
-    }
-
-    fn waits_elsewhere(&mut self, listener: u64, made: Made, waits: fn(&mut Unclaimed, u64, Made)) {
-        let socket = self.table.socket(listener).copied();
-        let listens = |it: &circuit::Socket| matches!(it.state(), circuit::State::Listening { .. });
-        let Some(socket) = socket.filter(listens) else {
-            return self.unclaimed.is_over(made.cookie);
-        };
-        waits(&mut self.unclaimed, listener, made);
-        self.table.stir(listener);
-        if !self.shown.contains(&listener) {
-            self.shows_one_more(&socket);
-        }
-    }
-
-    /// A listening socket is readable by one more, of nobody's: who polls it would not know of
-    /// one that waits elsewhere.
-    fn shows_one_more(&mut self, listener: &circuit::Socket) {
-        if let Ok(nobody) = sockets::stream(true)
-            && guard!("circuits-put-back")
-        {
-            // Of a full queue it is readable.
-            let shown = sockets::connects(&nobody.fd, listener.name());
-            if shown.is_ok() {
-                self.shown.insert(listener.cookie());
-            }
-        }
-    }
-
-    /// One that the operator before was about to put into a program, and did not.
-    pub(super) fn put_back(&mut self, cookie: u64) {
-        if let Some((listener, made)) = self.unclaimed.frees(cookie) {
-            self.puts_back(listener, made);
-        }
-    }
-
-    /// The next connection of a listener's own queue, which knows better than the table what waits
-    /// there, and in which order: the operator before may have died after it had taken one out, or
-    /// before it wrote that one has come. Nobody's stands for one that waits elsewhere.
-    pub(super) fn take_in(
-        &mut self,
-        listener: u64,
-        fd: &OwnedFd,
-        nonblock: bool,
-    ) -> Result<Option<Made>, Errno> {
-        // It came before all that is in the kernel's queue, and is in it no more: who has no number for it takes no other out.
-        if guard!("circuits-put-back-first")
-            && let Some(made) = self.elsewhere(listener, nonblock, true)?
-        {
-            self.hides_last(listener, fd);
-            return Ok(Some(made));
-        }
-        while let Some(made) = self.next_queued(listener, fd, nonblock)? {
-            if let Some(made) = made {
-                return Ok(Some(made));
-            }
-            if let Some(made) = self.elsewhere(listener, nonblock, false)? {
-                return Ok(Some(made));
-            }
-        }
-        self.table.forget_waiting(listener);
-        self.elsewhere(listener, nonblock, false)
-    }
-
-    /// The next of a listener's own queue, if there is one; none of it if that is nobody's.
-    fn next_queued(
-        &mut self,
-        listener: u64,
-        fd: &OwnedFd,
-        nonblock: bool,
-    ) -> Result<Option<Option<Made>>, Errno> {
-        let came = match self.accepts_natively {
-            true => sockets::accepts_at_once(fd, nonblock, || self.takes(true)),
-            false => sockets::accepts(fd, nonblock, || self.takes(true)),
-        };
-        let Some(fd) = came.inspect_err(|_| self.takes(false))? else {
-            // Somebody else has it.
-            self.takes(false);
-            return Ok(None);
-        };
-        let kept = self.unclaimed.keeps(By::Listener(listener), fd);
-        self.takes(false);
-        let made = kept?;
-        match self.takes_in(listener, &made) {
-            Ok(()) => {
-                self.counts_one(&made);
-                Ok(Some(Some(made)))
-            }
-            Err(errno) => {
-                self.unclaimed.is_over(made.cookie);
-                match errno {
-                    circuit::Errno::EAGAIN => {
-                        self.shown.remove(&listener);
-                        Ok(Some(None))
-                    }
-                    // Nobody waits by this name any more: it is closed.
-                    errno => Err(number(errno)),
-                }
-            }
-        }
-    }
-
-    /// What was shown for one that waited elsewhere goes with the last of those, or is behind the one that waits elsewhere now.
-    fn hides_last(&mut self, listener: u64, fd: &OwnedFd) {
-        if self.unclaimed.has(listener) || !self.shown.contains(&listener) {
-            return;
-        }
-        if let Ok(Some(Some(made))) = self.next_queued(listener, fd, true) {
-            self.unclaimed.waits(listener, made);
-            self.table.stir(listener);
-        }
-    }
-
-    /// The next connection that waits for a listening socket and is in no queue of the kernel's; by no agreement, if it is to be its own.
-    fn elsewhere(
-        &mut self,
-        listener: u64,
-        nonblock: bool,
-        own: bool,
-    ) -> Result<Option<Made>, Errno> {
-        let socket = |cookie| self.table.socket(cookie);
-        let is_own = |cookie| socket(cookie).is_some_and(|it| it.crossing() == 0);
-        let made = self.unclaimed.take(listener, |it| !own || is_own(it));
-        let Some(made) = made else {
-            return Ok(None);
-        };
-        // There is room for another.
-        self.table.stir(listener);
-        sockets::blocks(&made.fd, !nonblock)?;
-        Ok(Some(made))
-    }
-
-    /// What was accepted is the socket of who began it.
-    pub(super) fn takes_in(&mut self, listener: u64, made: &Made) -> Result<(), circuit::Errno> {
-        let began = sockets::began(&made.fd).filter(|_| guard!("circuits-accepted"));
-        let accepted = self.table.accepted(listener, made.cookie, began)?;
-        if accepted.relayed {
-            self.table.carry(made.cookie, Carrier::Proxy, monotonic());
-        }
-        Ok(())
     }
 }
 

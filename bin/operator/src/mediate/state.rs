@@ -467,7 +467,7 @@ impl Mediator {
         self.table.retain(&lives);
         self.unheard.retain(|cookie, _| lives(*cookie));
         self.unclaimed.retain(&lives);
-        self.shown.retain(|cookie| lives(*cookie));
+        self.shown.retain(|cookie, _| lives(*cookie));
         self.settle_relays();
         self.rings.retain(&lives);
         let tags = self.table.all().map(circuit::Socket::crossing);

@@ -433,7 +433,7 @@ fn what_was_accepted_goes_on_with_who_follows() {
     let mut second = next();
     let port = |mediator: &Mediator, cookie| mediator.table.getpeername(cookie).unwrap().1.port;
     let ports = |mediator: &mut Mediator| -> Vec<u16> {
-        let all = std::iter::from_fn(|| mediator.unclaimed.take(at, |_| true));
+        let all = std::iter::from_fn(|| mediator.unclaimed.take(at));
         let all: Vec<Made> = all.collect();
         all.iter().map(|made| port(mediator, made.cookie)).collect()
     };
@@ -474,16 +474,16 @@ fn what_is_put_back_is_seen_by_who_polls() {
     assert_eq!(all.len(), 9, "as many as may wait there");
     mediator.puts_back(at, all.pop().unwrap());
     assert!(is_readable(), "as it was before somebody took it");
-    assert!(mediator.unclaimed.take(at, |_| true).is_some());
+    assert!(mediator.unclaimed.take(at).is_some());
     assert!(mediator.take_in(at, &listener.fd, true).unwrap().is_none());
     assert!(!is_readable(), "and nobody looks for ever");
     // No endpoint has as many as it likes.
-    for _ in 0..acts::PUT_BACK + 5 {
+    for _ in 0..queue::PUT_BACK + 5 {
         let (one, _) = std::os::unix::net::UnixStream::pair().unwrap();
         let made = sockets::made(one.into()).unwrap();
         mediator.puts_back(at, made);
     }
-    assert_eq!(mediator.unclaimed.count(|it, _| it == at), acts::PUT_BACK);
+    assert_eq!(mediator.unclaimed.count(|it, _| it == at), queue::PUT_BACK);
 }
 
 #[test]
