@@ -38,7 +38,7 @@ use crate::strays::Strays;
 use crate::threads::Targets;
 use crate::turns::{SLOW, Spending, Spent};
 use crate::unclaimed::{By, Unclaimed};
-use crate::waiting::{Key, Waiting, Waits, Why};
+use crate::waiting::{Key, Late, Waiting, Waits, Why};
 use circuit::{
     Addresses, Asked, Carrier, Connect, Endpoint, Kind, Limits, Outcome, Pending, Table,
 };
@@ -109,6 +109,7 @@ pub struct Mediator {
     live: Option<Live>,
     rings: Rings,
     waits: Waiting,
+    late: Late,
     /// By programs.
     looks: BTreeMap<u32, ended::Look>,
     /// Calls that the operator before left without an answer, until their program is known.
@@ -175,6 +176,7 @@ impl Default for Mediator {
             live: None,
             rings: Rings::default(),
             waits: Waiting::default(),
+            late: Late::default(),
             looks: BTreeMap::new(),
             left: Vec::new(),
             unheard: BTreeMap::new(),
@@ -461,10 +463,12 @@ impl Mediator {
             Came::Receives { fd, until } => {
                 let slot = self.notes.as_ref().and_then(|notes| notes.slot(note));
                 let slot = slot.unwrap_or(u32::MAX);
-                let mut until = until;
+                let (mut until, now) = (until, Instant::now());
                 if let Some(before) = self.datagrams.receivers.ended_by(&call) {
                     self.done_with(before.note);
-                    until = before.left_of(&call, until, Instant::now());
+                    until = before.left_of(&call, until, now);
+                } else if let Some(over) = self.late.of(&call, now) {
+                    until = until.map(|_| over);
                 }
                 let receivers = &mut self.datagrams.receivers;
                 match receivers.wait(slot, (program, note, call), fd, until) {
@@ -522,13 +526,20 @@ impl Mediator {
                 let mut before = self.turn.take();
                 let own = self.asked.as_ref().map_or(0, |(own, _)| *own);
                 // A signal has it begin anew, and it waits no longer for that: neither than TCP would, nor than its program says.
+                let now = Instant::now();
                 if let Some((key, ended)) = self.waits.ended_by(&call) {
                     self.done_with(ended.note);
-                    until = ended.left_of(&call, (at, own), until, Instant::now());
+                    until = ended.left_of(&call, (at, own), until, now);
                     before = Some(key);
                     if (ended.at, ended.why) != (at, why) {
                         self.ends(&ended);
                     }
+                } else if let Some(over) = self.late.of(&call, now) {
+                    // As TCP gives up it does so by what it is called for.
+                    until = until.map(|(by_itself, errno)| match errno {
+                        Errno::TIMEDOUT => (by_itself, errno),
+                        errno => (over, errno),
+                    });
                 }
                 let waits = Waits {
                     program,

@@ -2,6 +2,7 @@
 //! what is sent natively passes it by.
 
 use crate::notes::CALLS;
+use crate::waiting::GRACE;
 use guard::guard;
 use notify::Notification;
 use rustix::buffer::spare_capacity;
@@ -46,7 +47,7 @@ impl Receives {
         now: Instant,
     ) -> Option<Instant> {
         let is_alike = self.call.is_alike(again);
-        let left = self.until.filter(|it| is_alike && *it > now);
+        let left = self.until.filter(|it| is_alike && *it + GRACE > now);
         until.map(|until| left.map_or(until, |left| left.min(until)))
     }
 }
@@ -360,7 +361,9 @@ mod tests {
         let early = now + Duration::from_secs(1);
         for (before, left) in [
             (Some(early), early),
-            (Some(now), now + long),
+            // Its time was over just now, or before that.
+            (Some(now), now),
+            (now.checked_sub(GRACE), now + long),
             (None, now + long),
         ] {
             all.wait(7, (1, 1, call(1)), one(), before).unwrap();

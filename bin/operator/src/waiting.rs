@@ -6,10 +6,12 @@ use notify::Notification;
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Sockets at which somebody was passed, of both kinds.
 const PASSED: usize = 4096;
+/// Who comes again after a signal so long after its time was over at most had all of it: signals may come in step with it.
+pub const GRACE: Duration = Duration::from_millis(100);
 
 /// A call that waits for another's.
 #[derive(Clone, Copy)]
@@ -53,9 +55,29 @@ impl Waits {
         let left = self.until.zip(until).map(|(before, _)| before);
         let goes_on = |it: &(Instant, Errno)| {
             let is_its = until.is_some_and(|(_, errno)| errno == it.1);
-            is_same && is_its && (as_tcp(it) || it.0 > now)
+            is_same && is_its && (as_tcp(it) || it.0 + GRACE > now)
         };
         left.filter(goes_on).or(until)
+    }
+}
+
+/// Calls that a signal had ended as their time was over, by their threads.
+#[derive(Default)]
+pub struct Late(BTreeMap<u32, (Notification, Instant)>);
+
+impl Late {
+    /// Nobody heard that this one's time was over, at that time.
+    pub fn ended(&mut self, call: &Notification, over: Instant, now: Instant) {
+        self.0.retain(|_, (_, over)| *over + GRACE > now);
+        if self.0.len() < PASSED && call.thread != 0 && guard!("circuits-limit-over") {
+            self.0.insert(call.thread, (*call, over));
+        }
+    }
+
+    /// When its time was over, of one that is the same and comes just now.
+    pub fn of(&mut self, again: &Notification, now: Instant) -> Option<Instant> {
+        let (call, over) = self.0.remove(&again.thread)?;
+        (call.is_alike(again) && over + GRACE > now).then_some(over)
     }
 }
 
@@ -368,8 +390,10 @@ mod tests {
         let (early, late) = (now + second, now + 9 * second);
         for (before, by_itself, left) in [
             (Some(early), Some(late), early),
+            // It was over just now.
+            (Some(now), Some(late), now),
             // It was over: a new one.
-            (Some(now), Some(late), late),
+            (now.checked_sub(GRACE), Some(late), late),
             (None, Some(late), late),
         ] {
             for errno in [Errno::AGAIN, Errno::INPROGRESS] {
@@ -406,6 +430,24 @@ mod tests {
             with(tcp(early)).left_of(&again, (8, 4), tcp(late), now),
             tcp(late)
         );
+    }
+
+    /// Nobody is told of it, and the kernel begins the call again.
+    #[test]
+    fn who_was_ended_as_its_time_was_over_has_none_left() {
+        let (now, call) = (Instant::now(), waits(1, 7, Why::Accept, None).call);
+        let mut late = Late::default();
+        late.ended(&call, now, now);
+        assert_eq!(late.of(&call, now + GRACE / 2), Some(now));
+        assert_eq!(late.of(&call, now + GRACE / 2), None, "once");
+        late.ended(&call, now, now);
+        assert_eq!(late.of(&call, now + GRACE), None, "its program begins anew");
+        let other = Notification {
+            arguments: [9; 6],
+            ..call
+        };
+        late.ended(&call, now, now);
+        assert_eq!(late.of(&other, now), None);
     }
 
     /// Those at which nobody waits any more are none for ever, and keep nobody from being one.

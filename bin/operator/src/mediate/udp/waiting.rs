@@ -63,10 +63,24 @@ impl Mediator {
                 && let Some((_, errno)) = waits.until
             {
                 let begun = self.starts();
-                let _ = listener.answer(waits.call.id, Err(errno));
+                self.tells_late(listener, &waits.call, waits.until.map(|it| it.0), errno);
                 self.done_for(slot, begun);
             }
             self.done_with(waits.note);
+        }
+    }
+
+    /// Its time is over. Where a signal has ended it, the kernel may begin it again.
+    fn tells_late(
+        &mut self,
+        listener: &Listener,
+        call: &Notification,
+        over: Option<Instant>,
+        errno: Errno,
+    ) {
+        let told = heard(listener.answer(call.id, Err(errno)));
+        if let Some(over) = over.filter(|_| !told) {
+            self.late.ended(call, over, Instant::now());
         }
     }
 
@@ -132,7 +146,7 @@ impl Mediator {
         for waits in self.datagrams.receivers.overdue(Instant::now()) {
             if let Some((slot, listener)) = find(waits.program) {
                 let begun = self.starts();
-                let _ = listener.answer(waits.call.id, Err(Errno::AGAIN));
+                self.tells_late(listener, &waits.call, waits.until, Errno::AGAIN);
                 self.done_for(slot, begun);
             }
             self.done_with(waits.note);
