@@ -31,7 +31,7 @@ use crate::meters::Meters;
 use crate::notes::{Notes, UNBLOCKED};
 use crate::place;
 use crate::proxies::{Relays, Said};
-use crate::put::{Put, heard, install, not_put, put_at};
+use crate::put::{Put, heard, install};
 use crate::rings::Rings;
 use crate::sockets::{self, Made};
 use crate::strays::Strays;
@@ -48,6 +48,7 @@ use guard::guard;
 use image::{CompartmentImage, MappedCompartment};
 use listings::Listings;
 use notify::{Listener, Notification};
+use queue::Accepted;
 use rustix::io::Errno;
 use shm::{SealedImage, Words};
 use std::cell::{Cell, RefCell};
@@ -216,13 +217,8 @@ enum Came {
     Socket(Made, bool),
     /// This socket is in the program, at this number, which nobody has heard.
     Stray(u64, u32),
-    /// The same, of a connection that was accepted at this listening socket; which it is, if its queue has one of nobody's too many.
-    Accepted {
-        at: u64,
-        made: Made,
-        closes: bool,
-        queue: Option<OwnedFd>,
-    },
+    /// The same, of a connection.
+    Accepted(Accepted),
     /// A socket is put into the program in the place of the one that it called by.
     Anew { was: u64, made: Made },
     /// A datagram socket is put into the program, at a number at which its messages are mediated.
@@ -420,7 +416,7 @@ impl Mediator {
         let connected = matches!(came, Came::To(Ok(_)));
         let makes = matches!(
             came,
-            Came::Socket(..) | Came::Anew { .. } | Came::Datagram(..) | Came::Accepted { .. }
+            Came::Socket(..) | Came::Anew { .. } | Came::Datagram(..) | Came::Accepted(..)
         );
         // One that waits begins when its wait is over.
         let begins = call.number == libc::SYS_connect as i32 && !matches!(came, Came::Waits { .. });
@@ -476,51 +472,7 @@ impl Mediator {
                     Err(errno) => heard(listener.answer(call.id, Err(errno))),
                 }
             }
-            Came::Accepted {
-                at,
-                made,
-                closes,
-                queue,
-            } => {
-                self.puts(note, made.cookie, call.thread);
-                let at_number = self.strays.place(made.cookie, &call);
-                let placed = put_at(listener, call.id, &made.fd, closes, at_number);
-                let put = match placed {
-                    Ok(Some(number)) => {
-                        // Before its program looks there again.
-                        if let Some(queue) = queue {
-                            self.hides_one(at, &queue);
-                        }
-                        Put::of(listener, call.id, number)
-                    }
-                    not => {
-                        self.puts_nowhere(note, call.thread);
-                        not_put(listener, call.id, not.err())
-                    }
-                };
-                if !put.is_heard() {
-                    self.puts_nowhere(note, call.thread);
-                }
-                self.strays.puts(made.cookie, &call, &put);
-                match put {
-                    Put::Heard(Ok(number)) => {
-                        let place = self.targets.place(call.thread, number);
-                        self.table.place(made.cookie, place);
-                        self.write();
-                        self.unclaimed.is_over(made.cookie);
-                        true
-                    }
-                    // It has no room for another descriptor: as with TCP the connection waits on.
-                    Put::Heard(Err(_)) => {
-                        self.puts_back(at, made);
-                        true
-                    }
-                    Put::Unheard(_) => {
-                        self.puts_back(at, made);
-                        false
-                    }
-                }
-            }
+            Came::Accepted(accepted) => self.put_accepted(note, &call, listener, accepted),
             Came::Waits { at, why } => {
                 let mut until = self.until.take();
                 let mut before = self.turn.take();
@@ -576,13 +528,6 @@ impl Mediator {
         if let Some(notes) = &self.notes {
             notes.puts(note, cookie);
             notes.hands_to(thread);
-        }
-    }
-
-    /// It is in no program: who follows does not take it for one that its program has.
-    fn puts_nowhere(&self, note: u16, thread: u32) {
-        if guard!("circuits-put-nowhere") {
-            self.puts(note, 0, thread);
         }
     }
 

@@ -85,8 +85,14 @@ const LIMIT: Duration = Duration::from_secs(20);
 
 /// Kills the operator as it begins its next call of this kind, and waits for who follows it.
 fn dies_at(scene: &Scene, call: &str) -> bool {
+    dies_as(scene, call, 1, || ())
+}
+
+/// The same at one after that, which this brings about.
+fn dies_as(scene: &Scene, call: &str, when: usize, act: impl FnOnce()) -> bool {
     let before = scene.operator().unwrap();
-    let mut tracer = killed_at(before, call, 1);
+    let mut tracer = killed_at(before, call, when);
+    act();
     let other = |_: &Instance| scene.operator().is_some_and(|pid| pid != before);
     let died = scene.instance.until(LIMIT, other);
     let _ = tracer.kill();
@@ -125,13 +131,8 @@ fn an_operator_killed_as_it_takes_a_program_leaves_it_to_the_next_one_once() {
     // As it says what the program is to be like, as it has it kept, and as it says that it is.
     let mut clients = Vec::new();
     for when in 1..=3 {
-        let before = scene.operator().unwrap();
-        let mut tracer = killed_at(before, "sendmsg", when);
-        clients.push(scene.spawn(scene.command("app", line)));
-        let other = |_: &Instance| scene.operator().is_some_and(|pid| pid != before);
-        assert!(scene.instance.until(LIMIT, other), "{when}");
-        let _ = tracer.kill();
-        let _ = tracer.wait();
+        let starts = || clients.push(scene.spawn(scene.command("app", line)));
+        assert!(dies_as(&scene, "sendmsg", when, starts), "{when}");
     }
     scene.file("most", "100");
     for client in &clients {
@@ -170,13 +171,8 @@ for n in range(2):
     for (n, call) in ["socket", "connect"].iter().enumerate() {
         let all = |_: &Instance| full.out().matches("full\n").count() == n + 1;
         assert!(scene.instance.until(LIMIT, all), "{}", full.out());
-        let before = scene.operator().unwrap();
-        let mut tracer = killed_at(before, call, 1);
-        scene.file(&format!("go{n}"), "");
-        let other = |_: &Instance| scene.operator().is_some_and(|pid| pid != before);
-        assert!(scene.instance.until(LIMIT, other), "{call}: {}", full.out());
-        let _ = tracer.kill();
-        let _ = tracer.wait();
+        let goes = || drop(scene.file(&format!("go{n}"), ""));
+        assert!(dies_as(&scene, call, 1, goes), "{call}: {}", full.out());
         full.until(&format!("True b'{n}'\n"));
     }
     assert_eq!(full.out().matches("Too many open files\n").count(), 2);

@@ -64,11 +64,8 @@ pub async fn run(run: &Run, api: &Path) -> Result<Exit, Trouble> {
         environment.push(library_of_rings()?);
     }
     let path = announced_at(api, &run.endpoint);
-    let mut is_first = true;
+    keep_network_sockets()?;
     let start = |circuits: &Circuits| {
-        if std::mem::take(&mut is_first) {
-            keep_network_sockets()?;
-        }
         notify::start(&Plan {
             program: program.clone(),
             arguments: arguments.to_vec(),

@@ -545,12 +545,12 @@ impl Mediator {
             true => call.fd()?.try_clone().ok(),
             false => None,
         };
-        Ok(Came::Accepted {
+        Ok(Came::Accepted(Accepted {
             at: cookie,
             made,
             closes,
             queue,
-        })
+        }))
     }
 }
 

@@ -1,11 +1,70 @@
 //! What waits at a listening socket: in the kernel's queue, and elsewhere, with places of nobody's in that queue for it.
 
 use super::*;
+use crate::put::{not_put, put_at};
 
 /// Connections of an endpoint at most that wait because who accepted them was gone.
 pub(super) const PUT_BACK: usize = 64;
 
+/// What is to be put into the program that accepts it.
+pub(super) struct Accepted {
+    /// The listening socket.
+    pub at: u64,
+    pub made: Made,
+    pub closes: bool,
+    /// That socket again, if its queue has one of nobody's too many.
+    pub queue: Option<OwnedFd>,
+}
+
 impl Mediator {
+    /// A connection is put into a program, and is the answer; whether that was heard.
+    pub(super) fn put_accepted(
+        &mut self,
+        note: u16,
+        call: &Notification,
+        listener: &Listener,
+        accepted: Accepted,
+    ) -> bool {
+        let Accepted { at, made, .. } = accepted;
+        self.puts(note, made.cookie, call.thread);
+        let number = self.strays.place(made.cookie, call);
+        let put = match put_at(listener, call.id, &made.fd, accepted.closes, number) {
+            Ok(Some(number)) => {
+                // Before its program looks there again.
+                if let Some(queue) = accepted.queue {
+                    self.hides_one(at, &queue);
+                }
+                Put::of(listener, call.id, number)
+            }
+            not => {
+                self.puts_nowhere(note, call.thread);
+                not_put(listener, call.id, not.err())
+            }
+        };
+        self.strays.puts(made.cookie, call, &put);
+        match put {
+            Put::Heard(Ok(number)) => {
+                let place = self.targets.place(call.thread, number);
+                self.table.place(made.cookie, place);
+                self.write();
+                self.unclaimed.is_over(made.cookie);
+            }
+            // As with TCP it waits on, also where the program has no room for another descriptor.
+            Put::Heard(Err(_)) | Put::Unheard(_) => {
+                self.puts_nowhere(note, call.thread);
+                self.puts_back(at, made);
+            }
+        }
+        put.is_heard()
+    }
+
+    /// It is in no program: who follows does not take it for one that its program has.
+    fn puts_nowhere(&self, note: u16, thread: u32) {
+        if guard!("circuits-put-nowhere") {
+            self.puts(note, 0, thread);
+        }
+    }
+
     /// A connection that was taken for nobody is for whoever accepts later at this listening socket.
     pub(super) fn puts_back(&mut self, listener: u64, made: Made) {
         let of = |cookie| self.table.socket(cookie).map(circuit::Socket::endpoint);
