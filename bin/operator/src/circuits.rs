@@ -1,4 +1,4 @@
-//! Circuits that are there: listed, and cut.
+//! Circuits that are there: listed, and their ends found.
 
 use circuit::{Endpoint, Kind, Socket, State, Table};
 use command::verbs::{LISTENERS, ListFlows};
@@ -24,7 +24,7 @@ pub const NUMBERS: i32 = 4096;
 pub fn list(
     table: &Table,
     image: Option<&CompartmentImage<'_>>,
-    is_cut: impl Fn(&u64) -> bool,
+    (is_cut, put_back): (impl Fn(&u64) -> bool, impl Fn(u64) -> usize),
     (counts, now): (&BTreeMap<u64, Count>, u64),
     asked: &ListFlows,
     page: OwnedFd,
@@ -58,7 +58,7 @@ pub fn list(
             continue;
         }
         let row = match asked.circuits {
-            LISTENERS => waiting(table, socket),
+            LISTENERS => waiting(table, socket, &put_back),
             _ => counted(row(table, socket, image, now), (counts, now)),
         };
         let (a, b) = (row.flow.a.slot, row.flow.b.slot);
@@ -119,8 +119,8 @@ std::thread_local! {
     static MADE: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
 }
 
-/// A socket that waits, with what waits at it.
-fn waiting(table: &Table, socket: &Socket) -> Row {
+/// A socket that waits, with what waits at it; so many were put back there.
+fn waiting(table: &Table, socket: &Socket, put_back: impl Fn(u64) -> usize) -> Row {
     #[cfg(test)]
     MADE.set(MADE.get() + 1);
     let local = socket.local();
@@ -132,7 +132,7 @@ fn waiting(table: &Table, socket: &Socket) -> Row {
     };
     let (protocol, rate) = match socket.state() {
         State::Listening { backlog } => {
-            let waits = table.waiting(socket.cookie()).count();
+            let waits = table.waiting(socket.cookie()).count() + put_back(socket.cookie());
             (TCP, [waits as u64, backlog.into()])
         }
         _ => (UDP, [0; 2]),
@@ -338,7 +338,14 @@ mod tests {
             let before = MADE.get();
             let counts = BTreeMap::new();
             let own = page.try_clone().unwrap();
-            list(&table, Some(&image), |_| false, (&counts, 0), &asked, own);
+            list(
+                &table,
+                Some(&image),
+                (|_: &u64| false, |_| 0),
+                (&counts, 0),
+                &asked,
+                own,
+            );
             let page = Words::map_whole(page).unwrap();
             let told = [COUNT_AT, SEEN_AT].map(|at| page.load(at));
             (told, MADE.get() - before)

@@ -449,16 +449,20 @@ impl Crossings {
     }
 
     /// The first who waits by an agreement for a listening socket of which that is said; it waits
-    /// no more.
-    pub fn next_waiting(&mut self, is_ready: impl Fn((u16, u64)) -> bool) -> Option<(u16, Cross)> {
+    /// no more. Since when it did.
+    pub fn next_waiting(
+        &mut self,
+        is_ready: impl Fn((u16, u64)) -> bool,
+    ) -> Option<(u16, Cross, Instant)> {
         let mut all = self.waiting.iter();
         let at = all.position(|(tag, _, at, _)| is_ready((*tag, *at)))?;
-        self.waiting.remove(at).map(|(tag, body, ..)| (tag, body))
+        let next = self.waiting.remove(at);
+        next.map(|(tag, body, _, since)| (tag, body, since))
     }
 
-    /// It waits on, before those that came later.
-    pub fn waits_on(&mut self, tag: u16, body: Cross, at: u64) {
-        self.waiting.push_front((tag, body, at, Instant::now()));
+    /// It waits on, as it did since then, before those that came later.
+    pub fn waits_on(&mut self, (tag, body, since): (u16, Cross, Instant), at: u64) {
+        self.waiting.push_front((tag, body, at, since));
     }
 
     /// Whether this one waits, or did: it does no more.

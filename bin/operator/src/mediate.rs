@@ -15,8 +15,10 @@ mod looks;
 mod metered;
 mod proxied;
 mod queue;
+mod recall;
 mod ring;
 mod state;
+mod sweeps;
 mod udp;
 mod wake;
 
@@ -620,7 +622,7 @@ impl Mediator {
         socket.is_some_and(|socket| socket.endpoint() == slot)
     }
 
-    /// The same, whatever endpoint that is.
+    /// What the rules say of a connection of an endpoint; to itself it needs none.
     fn decided(
         &self,
         image: &CompartmentImage<'_>,

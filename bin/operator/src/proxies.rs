@@ -104,7 +104,7 @@ impl Relays {
             let asked = self.asked.get_mut(&(body.id & MASK));
             let is_it = |asked: &&mut Asked| asked.slot == slot && asked.body.id == body.id;
             if let Some(asked) = asked.filter(is_it) {
-                let errno = i32::try_from(body.errno).unwrap_or(0);
+                let errno = i32::try_from(body.errno).unwrap_or(i32::MAX);
                 asked.outcome = Some(match errno {
                     0 => Ok(()),
                     // A number that is no error's would be taken for success.
@@ -329,6 +329,29 @@ mod tests {
         assert!(relays.tries_another(7) && relays.tries_another(8));
         relays.retain(|cookie| cookie == 8, |_| false);
         assert_eq!(relays.tried.len(), 1);
+    }
+
+    #[test]
+    fn a_number_that_is_no_errors_is_no_success() {
+        let point = Endpoint {
+            ip: [0; 16],
+            port: 7,
+        };
+        for errno in [4096, u32::MAX, 1 << 31] {
+            let mut relays = Relays::default();
+            let (link, proxy) = Socket::pair().unwrap();
+            relays.link(3, link, std::iter::empty());
+            relays.ask(3, 9, point, point).unwrap();
+            let said = Relayed {
+                id: relays.id(9),
+                errno,
+                ..Relayed::default()
+            };
+            proxy.send(&Message::new(0, &said), &[]).unwrap();
+            assert!(matches!(relays.hear(3), Ok(Some(Said::Relayed))));
+            let own = sockets::stream(true).unwrap();
+            assert_eq!(relays.joined(9, &own.fd), Some(Err(Errno::IO)), "{errno}");
+        }
     }
 
     #[test]

@@ -85,8 +85,7 @@ pub struct Rings {
 }
 
 impl Rings {
-    /// The memory of a connection for one of its sides, that of whoever has the slot first or
-    /// second. It counts as given with [`Rings::given`].
+    /// The memory of a connection between two slots, for one of its sides. It counts as given with [`Rings::given`].
     ///
     /// # Errors
     /// `ALREADY`: that side has it. `NOBUFS`: an endpoint has as many as it may, or too many are

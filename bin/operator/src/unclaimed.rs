@@ -50,6 +50,8 @@ struct Waits {
 pub struct Unclaimed {
     /// The first for the tenant's own, the others for those of agreements; none before it is told of.
     rooms: Vec<Room>,
+    /// The next one's place among them ([`Accepted::order`]).
+    next: u32,
     /// For whoever accepts there next.
     waiting: Vec<Waits>,
     /// The same of those that are in a program, or not, as turns out when its call is taken up.
@@ -57,7 +59,7 @@ pub struct Unclaimed {
 }
 
 impl Unclaimed {
-    /// All that the operator before left in these, with their listeners or the agreements that they
+    /// All that the operator before left in these, as they were accepted, with their listeners or the agreements that they
     /// came by.
     pub fn recall(&mut self, rooms: Vec<Socket>) -> Vec<(By, Made)> {
         let mut left = Vec::new();
@@ -69,7 +71,14 @@ impl Unclaimed {
             room.recall(&mut left);
             self.rooms.push(room);
         }
-        left
+        // In its room one goes behind those that came later, each time that one of these has its program.
+        if let Some(&(first, ..)) = left.first() {
+            left.sort_by_key(|(order, ..)| order.wrapping_sub(first).cast_signed());
+        }
+        if let Some((last, ..)) = left.last() {
+            self.next = last.wrapping_add(1);
+        }
+        left.into_iter().map(|(_, by, made)| (by, made)).collect()
     }
 
     /// Where one is under way that came so.
@@ -93,8 +102,9 @@ impl Unclaimed {
         let body = Accepted {
             listener,
             crossing,
-            reserved: 0,
+            order: self.next,
         };
+        self.next = self.next.wrapping_add(1);
         let message = Message::new(0, &body);
         let mut room = self.room(by).filter(|_| guard!("circuits-kept"));
         // Without it, or where it is full, it is lost if this process dies now.
@@ -230,7 +240,7 @@ impl Unclaimed {
 
 impl Room {
     /// What the operator before left here.
-    fn recall(&mut self, left: &mut Vec<(By, Made)>) {
+    fn recall(&mut self, left: &mut Vec<(u32, By, Made)>) {
         // Who was here before, and came to its end over this, left its own.
         let end = chance::number();
         let marks = self
@@ -266,7 +276,7 @@ impl Room {
                 Ok(tag @ 1..) => By::Door(tag),
                 _ => By::Listener(body.listener),
             };
-            left.push((by, made));
+            left.push((body.order, by, made));
         }
     }
 
@@ -344,8 +354,8 @@ mod tests {
                 By::Listener(at) => *at,
                 By::Door(tag) => 7 + u64::from(*tag),
             };
-            let mut came: Vec<_> = left.iter().map(|(by, it)| (at(by), it.cookie)).collect();
-            came.sort_unstable();
+            // As they came, though two went round the third.
+            let came: Vec<_> = left.iter().map(|(by, it)| (at(by), it.cookie)).collect();
             let expected = [(10, 0), (11, 1), (13, 3), (14, 4)];
             assert_eq!(came, expected.map(|(at, n)| (at, cookies[n])));
             let open: Vec<bool> = others.iter().map(is_open).collect();
@@ -400,7 +410,7 @@ mod tests {
         let mut next = Unclaimed::default();
         let left = next.recall(copies());
         let left: Vec<_> = left.iter().map(|(by, it)| (*by, it.cookie)).collect();
-        let expected = [2, 0, 1].map(|n| (by[n], cookies[n]));
+        let expected = [0, 1, 2].map(|n| (by[n], cookies[n]));
         assert_eq!(left, expected);
         next.is_over(cookies[1]);
         assert_eq!(in_room(2), Some(cookies[0]));

@@ -90,10 +90,13 @@ pub struct Circuit {
     /// Its descriptor is polled, or may be.
     polled: bool,
     spin: Spin,
-    /// What came and is peeked at, where it is not in the ring, and how much of it is consumed.
-    pub(crate) held: Vec<u8>,
-    pub(crate) consumed: usize,
+    /// Where what is peeked at lies that is not in the ring, how much came there, and how much of it is consumed.
+    held: Vec<u8>,
+    came: usize,
+    consumed: usize,
     pub(crate) room: Room,
+    /// Memory of a room that is given up, for the next.
+    spare: Vec<u8>,
     /// Since it was last looked whether the peer reads.
     bytes: usize,
     writes: u32,
@@ -127,8 +130,10 @@ impl Circuit {
             polled: true,
             spin: Spin::default(),
             held: Vec::new(),
+            came: 0,
             consumed: 0,
             room: Room::None,
+            spare: Vec::new(),
             bytes: 0,
             writes: 0,
         }
@@ -223,7 +228,7 @@ impl Circuit {
     /// # Errors
     /// poll(2)'s.
     pub fn wait_readable(&mut self, limit: Option<Duration>) -> io::Result<bool> {
-        if self.consumed < self.held.len() || self.look_at_ring()? > 0 {
+        if !self.held().is_empty() || self.look_at_ring()? > 0 {
             return Ok(true);
         }
         let begun = Instant::now();
@@ -276,7 +281,7 @@ impl Circuit {
         if min > stream::CAPACITY {
             return Err(ErrorKind::InvalidInput.into());
         }
-        self.room = Room::None;
+        self.gives_up();
         self.look_at_peer()?;
         // Bound: none; it blocks as a write does.
         while self.way() == Way::Ring {
@@ -301,7 +306,21 @@ impl Circuit {
         if let Some(ring) = &mut self.ring {
             ring.writer.gives_up();
         }
-        Ok(Reserved::new(self, Room::buffer(min.max(HELD))))
+        let mut buffer = std::mem::take(&mut self.spare);
+        buffer.resize(min.max(HELD), 0);
+        Ok(Reserved::new(self, Room::Buffer(buffer, 0)))
+    }
+
+    /// What was reserved is given up, and its memory kept.
+    fn gives_up(&mut self) {
+        if let Room::Buffer(buffer, _) = std::mem::take(&mut self.room) {
+            self.spare = buffer;
+        }
+    }
+
+    /// What came by the socket and is not consumed.
+    pub(crate) fn held(&self) -> &[u8] {
+        self.held.get(self.consumed..self.came).unwrap_or_default()
     }
 
     /// What has come, at least a byte; nothing: the stream has ended. It stays there until it is
@@ -310,7 +329,7 @@ impl Circuit {
     /// # Errors
     /// As read(2).
     pub fn peek(&mut self) -> io::Result<Peeked<'_>> {
-        if self.consumed < self.held.len() {
+        if !self.held().is_empty() {
             return Ok(Peeked::held(self));
         }
         let mut there = self.look_at_ring()?;
@@ -325,8 +344,8 @@ impl Circuit {
         let mut held = std::mem::take(&mut self.held);
         held.resize(HELD, 0);
         let came = self.receive(&mut held);
-        held.truncate(*came.as_ref().unwrap_or(&0));
         (self.held, self.consumed) = (held, 0);
+        self.came = *came.as_ref().unwrap_or(&0);
         came.map(|_| Peeked::held(self))
     }
 
@@ -381,12 +400,13 @@ impl Circuit {
                 }
             }
         }
+        self.spare = buffer;
         Ok(n)
     }
 
     /// So many bytes of what was peeked at are used.
     pub fn consume(&mut self, n: usize) {
-        let held = self.held.len().saturating_sub(self.consumed);
+        let held = self.held().len();
         if held > 0 {
             self.consumed += n.min(held);
         } else if let Some(ring) = &mut self.ring {
@@ -564,7 +584,8 @@ impl Drop for Circuit {
 
 impl Read for Circuit {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
-        if let Some(held) = self.held.get(self.consumed..).filter(|it| !it.is_empty()) {
+        let held = self.held();
+        if !held.is_empty() {
             let n = held.len().min(out.len());
             out[..n].copy_from_slice(&held[..n]);
             self.consumed += n;
@@ -579,7 +600,7 @@ impl Read for Circuit {
 
 impl Write for Circuit {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.room = Room::None;
+        self.gives_up();
         self.send(bytes)
     }
     fn flush(&mut self) -> io::Result<()> {

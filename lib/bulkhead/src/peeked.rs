@@ -26,7 +26,7 @@ impl<'a> Peeked<'a> {
 
     pub(crate) fn held(circuit: &'a mut Circuit) -> Peeked<'a> {
         Peeked {
-            length: circuit.held.len().saturating_sub(circuit.consumed),
+            length: circuit.held().len(),
             circuit,
             in_ring: false,
         }
@@ -141,7 +141,6 @@ impl<'a> Peeked<'a> {
     }
 
     fn held_from(&self, at: usize) -> &[u8] {
-        let from = self.circuit.consumed.saturating_add(at);
-        self.circuit.held.get(from..).unwrap_or_default()
+        self.circuit.held().get(at..).unwrap_or_default()
     }
 }

@@ -21,10 +21,6 @@ pub(crate) enum Room {
 }
 
 impl Room {
-    pub(crate) fn buffer(length: usize) -> Room {
-        Room::Buffer(vec![0; length], 0)
-    }
-
     /// Bytes that may be committed.
     pub(crate) fn len(&self) -> usize {
         match self {

@@ -342,7 +342,10 @@ exported! {
 }
 
 /// Sockets that a message passes to somebody else leave their rings; `false`: one cannot.
-unsafe fn leaves_passed(message: *const msghdr) -> bool {
+///
+/// # Safety
+/// None, or one for `sendmsg`.
+pub unsafe fn leaves_passed(message: *const msghdr) -> bool {
     // SAFETY: the caller's promise: a message for `sendmsg`, whose control bytes are as it says.
     unsafe {
         message

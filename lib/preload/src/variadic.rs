@@ -111,7 +111,13 @@ extern "C" fn before_syscall(
         {
             return fails as *mut c_void;
         }
+        libc::SYS_sendmsg if !passes(second) => return fails as *mut c_void,
+        // What is asked of a ring the ring knows.
         libc::SYS_connect => return connects as *mut c_void,
+        libc::SYS_fcntl => return controls as *mut c_void,
+        libc::SYS_setsockopt => return sets as *mut c_void,
+        libc::SYS_poll => return polls as *mut c_void,
+        libc::SYS_select => return selects as *mut c_void,
         libc::SYS_close => crate::table::forget(c_int::try_from(first).unwrap_or(-1)),
         libc::SYS_close_range if third & c_long::from(libc::CLOSE_RANGE_CLOEXEC) == 0 => {
             let number = |it: c_long| u32::try_from(it).unwrap_or(u32::MAX);
@@ -128,11 +134,55 @@ extern "C" fn before_syscall(
     next(3, c"syscall")
 }
 
-/// `syscall(SYS_connect, ...)`.
-extern "C" fn connects(_: c_long, fd: c_long, name: c_long, length: c_long) -> c_long {
+/// `syscall(SYS_connect, ...)`. This and those that follow may be left by a thread that is cancelled.
+extern "C-unwind" fn connects(_: c_long, fd: c_long, name: c_long, length: c_long) -> c_long {
     let fd = c_int::try_from(fd).unwrap_or(-1);
     // SAFETY: the program's own words.
     unsafe { crate::descriptors::connect(fd, name as *const libc::sockaddr, length as u32) }.into()
+}
+
+/// What a message of `syscall(SYS_sendmsg, ...)` passes to somebody else leaves its ring.
+fn passes(message: c_long) -> bool {
+    // SAFETY: the program's own words.
+    unsafe { crate::calls::leaves_passed(message as *const libc::msghdr) }
+}
+
+/// `syscall(SYS_fcntl, ...)`.
+extern "C-unwind" fn controls(_: c_long, fd: c_int, what: c_int, argument: usize) -> c_long {
+    // SAFETY: the program's own words.
+    unsafe { crate::descriptors::fcntl(fd, what, argument) }.into()
+}
+
+/// `syscall(SYS_setsockopt, ...)`.
+extern "C-unwind" fn sets(
+    _: c_long,
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    length: u32,
+) -> c_long {
+    // SAFETY: the program's own words.
+    unsafe { crate::descriptors::setsockopt(fd, level, name, value, length) }.into()
+}
+
+/// `syscall(SYS_poll, ...)`.
+extern "C-unwind" fn polls(_: c_long, list: *mut libc::pollfd, n: u32, limit: c_int) -> c_long {
+    // SAFETY: the program's own words.
+    unsafe { crate::waits::poll(list, n.into(), limit) }.into()
+}
+
+/// `syscall(SYS_select, ...)`.
+extern "C-unwind" fn selects(
+    _: c_long,
+    n: c_int,
+    to_read: *mut libc::fd_set,
+    to_write: *mut libc::fd_set,
+    other: *mut libc::fd_set,
+    limit: *mut libc::timeval,
+) -> c_long {
+    // SAFETY: the program's own words.
+    unsafe { crate::waits::select(n, to_read, to_write, other, limit) }.into()
 }
 
 /// A process is made of which this library hears nothing more.

@@ -121,7 +121,10 @@ int main(int count, char **args) {
         close(tcp);
         pause();
     }
-    char path[] = "/tmp/held-XXXXXX";
+    // Beside itself, to go with it.
+    char path[300] = "";
+    must(readlink("/proc/self/exe", path, 200) > 0, "where it is");
+    strcat(path, "-XXXXXX");
     must(unshare(CLONE_NEWNS) == 0, "unshare");
     must(mount(0, "/", 0, MS_REC | MS_PRIVATE, 0) == 0, "private");
     int file = mkstemp(path);

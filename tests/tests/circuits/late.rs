@@ -337,6 +337,8 @@ if sys.argv[1] == 'serve':
 s = socket.create_connection(('10.1.1.10', 7000))
 for _ in range(16): s.sendall(b'x' * 65536)
 while s.recv(4, socket.MSG_PEEK) != b'here': pass
+print('by ring?', flush=True)
+while not os.path.exists(sys.argv[2]): time.sleep(0.01)
 def apart(what): threading.Thread(target=what, daemon=True).start(); time.sleep(0.5)
 apart(lambda: s.send(b'x' * (64 << 20)))
 apart(lambda: fcntl.fcntl(s, fcntl.F_SETFD, 0))
@@ -346,6 +348,10 @@ os._exit(0)
 ",
     );
     let _serves = rings.start("web", "exec {r} python3 {f}/pending.py serve", "serving");
-    let said = rings.says("app", "{r} python3 {f}/pending.py ask");
-    assert_eq!(said, "(4,)\n");
+    let line = "exec {r} python3 {f}/pending.py ask {f}/go";
+    let asks = rings.start("app", line, "by ring?");
+    let all = rings.scene.instance.ask(&["circuits"]).unwrap();
+    assert_eq!(all["flows"][0]["circuit"]["kind"], "ring", "{all}");
+    rings.scene.file("go", "");
+    asks.until("(4,)\n");
 }

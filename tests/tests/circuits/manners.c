@@ -132,6 +132,46 @@ static void copies(void) {
     close(copy);
     close(self);
 
+    // By calls of no function's: by another number, watched, not blocking, passed on.
+    close(fd);
+    fd = asked("echo");
+    int raw = (int)syscall(SYS_fcntl, fd, F_DUPFD, 0);
+    struct pollfd one = {fd, POLLIN, 0};
+    write(fd, "several", 7);
+    printf("raw: %ld", syscall(SYS_poll, &one, 1, 5000));
+    n = recv(raw, some, 7, MSG_WAITALL | MSG_PEEK);
+    n = recv(fd, some, 2, MSG_WAITALL);
+    printf(" %s %ld", said(n), syscall(SYS_poll, &one, 1, 5000));
+    n = recv(raw, some, 5, MSG_WAITALL);
+    printf(" %s %.5s", said(n), some);
+    syscall(SYS_fcntl, fd, F_SETFL, O_NONBLOCK);
+    n = recv(fd, some, 1, 0);
+    printf(" %s", said(n));
+    syscall(SYS_fcntl, fd, F_SETFL, 0);
+    struct timeval soon = {0, 1000};
+    syscall(SYS_setsockopt, fd, SOL_SOCKET, SO_RCVTIMEO, &soon, sizeof soon);
+    n = recv(fd, some, 1, 0);
+    printf(" %s", said(n));
+    close(raw);
+    int pair[2];
+    socketpair(AF_UNIX, SOCK_STREAM, 0, pair);
+    struct iovec text = {"x", 1};
+    char rights[CMSG_SPACE(sizeof fd)];
+    struct msghdr passing = {.msg_iov = &text, .msg_iovlen = 1, .msg_control = rights, .msg_controllen = sizeof rights};
+    *CMSG_FIRSTHDR(&passing) = (struct cmsghdr){.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof fd)};
+    memcpy(CMSG_DATA(CMSG_FIRSTHDR(&passing)), &fd, sizeof fd);
+    syscall(SYS_sendmsg, pair[0], &passing, 0);
+    close(fd);
+    recvmsg(pair[1], &passing, 0);
+    memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&passing)), sizeof fd);
+    soon.tv_sec = 20;
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &soon, sizeof soon);
+    write(fd, "passed", 6);
+    n = recv(fd, some, 6, MSG_WAITALL);
+    printf(" %s %.6s\n", said(n), some);
+    close(pair[0]);
+    close(pair[1]);
+
     // What a message says beside its bytes; that it closes on exec.
     int class = 16;
     struct iovec part = {"x", 1};

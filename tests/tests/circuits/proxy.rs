@@ -202,7 +202,14 @@ fn what_comes_from_packets_is_listed_and_cut_by_id_and_with_its_rule() {
     assert!(listed().is_empty(), "{:?}", listed());
     let status = scene.instance.ask(&["status"]).unwrap();
     assert_eq!(status["compartments"][0]["operator"]["cut"], 1, "{status}");
-    drop(follow);
+    // Nobody tells it, for no packet may go there any more; nor does anything come.
+    let stands = |_: &e2e::Instance| {
+        let then = follow.out();
+        std::thread::sleep(Duration::from_millis(500));
+        follow.out() == then
+    };
+    let stands = scene.instance.until(limit, stands);
+    assert!(stands, "it goes on without a rule");
 }
 
 #[test]

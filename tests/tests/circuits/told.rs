@@ -271,12 +271,18 @@ print('there', flush=True); time.sleep(600)
 #[test]
 fn who_listens_is_listed_to_its_own_tenant_and_to_the_host() {
     const LISTENS: &str = r"
-import socket, time
+import resource, socket, time
 t = socket.socket(); t.bind(('10.1.1.10', 5432)); t.listen(7)
 s = socket.socket(socket.AF_INET6); s.bind(('::', 5440)); s.listen(3)
 u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); u.bind(('0.0.0.0', 53))
 c = socket.socket(); c.connect(('10.1.1.10', 5432))
 idle = socket.socket(); idle.bind(('0.0.0.0', 9999))
+# A second, that is accepted by who has no number for it: it waits on, in no queue of the kernel's.
+d = socket.socket(); d.connect(('10.1.1.10', 5432))
+numbers = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (0, numbers[1]))
+try: t.accept()
+except OSError: resource.setrlimit(resource.RLIMIT_NOFILE, numbers)
 print('there', flush=True); time.sleep(600)
 ";
     let scene = Scene::of_several(SPEC, &["red/db", "blue/app"]);
@@ -296,7 +302,7 @@ print('there', flush=True); time.sleep(600)
     let _other = scene.start("blue/app", "exec python3 -c 'import socket, time; s = socket.socket(); s.bind((\"172.23.99.10\", 80)); s.listen(1); print(\"there\", flush=True); time.sleep(600)'", "there");
     let tcp = |endpoint: &str, address: &str, waiting: u64, backlog: u64| serde_json::json!({"endpoint": endpoint, "protocol": "tcp", "address": address, "waiting": waiting, "backlog": backlog});
     let red = [
-        tcp("red/db", "10.1.1.10:5432", 1, 7),
+        tcp("red/db", "10.1.1.10:5432", 2, 7),
         tcp("red/db", "[::]:5440", 0, 3),
         serde_json::json!({"endpoint": "red/db", "protocol": "udp", "address": "0.0.0.0:53"}),
     ];

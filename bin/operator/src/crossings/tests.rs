@@ -109,8 +109,8 @@ fn what_finds_no_room_is_said_later_and_of_who_is_gone_what_was_told_alone() {
         crossings.answer(1, &cross, Err((Errno::CONNREFUSED, false)));
     }
     let mut heard = Vec::new();
-    // Bound: each look takes what there is room for.
-    for _ in 0..100 {
+    // Bound: each look takes what there is room for. No more of them: whom nobody answers for long has it said.
+    while heard.len() < many as usize {
         let all = std::iter::from_fn(|| far.recv().unwrap());
         heard.extend(all.filter_map(|(it, _)| it.body::<Crossed>().map(|it| it.id)));
         crossings.tick();
@@ -198,8 +198,12 @@ fn so_many_wait_for_room_and_no_more() {
     assert!(crossings.wait(2, body(9_999), 7), "another agreement's");
     crossings.stops_waiting(1, 3);
     assert!(crossings.wait(1, body(9_999), 7));
+    // Who finds none in its turn waits on as long as it would have.
+    let first = crossings.next_waiting(|it| it == (1, 7)).unwrap();
+    let since = first.2;
+    crossings.waits_on(first, 7);
     let first = crossings.next_waiting(|it| it == (1, 7));
-    assert_eq!(first.map(|(tag, body)| (tag, body.id)), Some((1, 0)));
+    assert_eq!(first.map(|it| (it.0, it.1.id, it.2)), Some((1, 0, since)));
 }
 
 /// That a place is known no more says of nothing that was made there that it is closed.

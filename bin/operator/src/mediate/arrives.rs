@@ -96,13 +96,13 @@ impl Mediator {
                 break;
             }
             let next = self.crossings.next_waiting(|it| ready.contains(&it));
-            let Some((tag, body)) = next else {
+            let Some((tag, body, since)) = next else {
                 break;
             };
             match self.lets_in(tag, &body) {
                 Err(Why::Full(at)) => {
                     tried.insert((tag, at));
-                    self.crossings.waits_on(tag, body, at);
+                    self.crossings.waits_on((tag, body, since), at);
                 }
                 outcome => {
                     self.write();

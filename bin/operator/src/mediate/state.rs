@@ -1,16 +1,11 @@
-//! What there is: the image, endpoints, sockets that live, and what is written of them to the page.
+//! What there is: the image, endpoints, what the image allows, and what is written of all that to the page.
 
 use super::gone::{joins, who_began, who_waits};
 use super::*;
-use seqpacket::Socket;
 use telemetry::operator::DELAYED;
-use worker::clock::spent;
 
 /// Circuits, by the cookies of who began them, or who was let in, with the ends that are here.
 type Circuits = Vec<(u64, Vec<circuit::Socket>)>;
-
-/// Who asks for it can have a sweep so long after the last.
-const PAUSE: Duration = Duration::from_secs(1);
 
 impl Mediator {
     /// Decides by this image from now on.
@@ -24,76 +19,6 @@ impl Mediator {
         self.asks_anew();
         self.review();
         self.tells_meter();
-    }
-
-    /// Goes on with what the operator before noted.
-    pub fn recall(&mut self, words: Words, rooms: Vec<Socket>) {
-        let (notes, left) = Notes::recall(words);
-        self.follows = notes.says_anything();
-        // A call of before may be in the kernel still.
-        self.accepts_natively = self.follows;
-        self.datagrams.follows = self.follows.then(Instant::now);
-        // Whoever calls first: several wait at one listening socket, and who is noted may be dead.
-        let noted = left.iter().map(|(_, note, _)| notes.put(*note));
-        self.unblocked = noted
-            .filter(|it| it & UNBLOCKED != 0)
-            .map(|it| it & !UNBLOCKED)
-            .collect();
-        self.notes = Some(notes);
-        self.left = left;
-        self.live = Live::new().ok();
-        self.settle();
-        if let Some(slot) = self.notes.as_ref().and_then(Notes::was_touched) {
-            self.distrusts(slot);
-        }
-        self.recall_crossings();
-        self.recall_accepted(rooms);
-        self.sweep();
-        self.review();
-        self.cuts_condemned();
-        self.link_everybody();
-        self.write();
-    }
-
-    /// A program of this endpoint held the operator up by a socket, and may have others that do: none is taken
-    /// from where it was seen until its program calls again. Written at once, for who follows this one.
-    fn distrusts(&mut self, slot: u32) {
-        let of = self.table.all().filter(|it| it.endpoint() == slot);
-        let of: Vec<u64> = of.map(circuit::Socket::cookie).collect();
-        let most = if guard!("operator-distrusts") {
-            of.len()
-        } else {
-            1
-        };
-        for cookie in of.into_iter().take(most) {
-            self.table.place(cookie, 0);
-        }
-        self.write();
-    }
-
-    /// Those go on that the operator before accepted, and put into no program or did not say so.
-    fn recall_accepted(&mut self, rooms: Vec<Socket>) {
-        let left = self.left.iter();
-        let put = left.filter_map(|(_, note, _)| Some(self.notes.as_ref()?.put(*note)));
-        let put: BTreeSet<u64> = put.collect();
-        // Each is put before those that came after it.
-        for (by, made) in self.unclaimed.recall(rooms).into_iter().rev() {
-            let listener = match by {
-                By::Listener(listener) => listener,
-                By::Door(tag) => match self.had_come(tag, &made) {
-                    Some(listener) => listener,
-                    None => continue,
-                },
-            };
-            let noted = self.table.socket(made.cookie).is_some();
-            if put.contains(&made.cookie) {
-                self.unclaimed.is_claimed(listener, made);
-            } else if noted || self.takes_in(listener, &made).is_ok() {
-                self.puts_back(listener, made);
-            } else {
-                self.unclaimed.is_over(made.cookie);
-            }
-        }
     }
 
     /// Whether it was told where the sockets of before are noted.
@@ -416,65 +341,6 @@ impl Mediator {
         self.write();
     }
 
-    /// How many of these of here are not closed, of which nobody tells: nobody is cut off by their end.
-    pub(super) fn count_living(&self, all: impl Iterator<Item = u64>) -> usize {
-        let all: Vec<u64> = all.collect();
-        let is_asked = !all.is_empty() && guard!("circuits-cut-closed");
-        let Some(mut live) = is_asked.then(|| self.living()).flatten() else {
-            return all.len();
-        };
-        // A listing may pass over some while others come and go: twice it does not.
-        live.extend(self.living().into_iter().flatten());
-        all.iter().filter(|it| live.contains_key(it)).count()
-    }
-
-    /// Which of these circuits across agreements are closed, of which nobody tells: nobody is cut off by their end, and
-    /// nobody has them who could be looked for. Those that programs here have began are in this namespace; of the others
-    /// it is asked where they are, for a while: of more it is taken that they live.
-    pub(super) fn closed_of(&self, crossings: &[circuit::Socket]) -> BTreeSet<u64> {
-        let is_here = |it: &&circuit::Socket| it.inode() == 0;
-        let mut live = self.living_far(crossings);
-        if crossings.iter().any(|it| is_here(&it)) {
-            // A listing may pass over some while others come and go: twice it does not.
-            for _ in 0..2 {
-                match self.living() {
-                    Some(all) if guard!("across-closed-here") => live.extend(all),
-                    _ => live.extend(crossings.iter().filter(is_here).map(|it| (it.cookie(), 0))),
-                }
-            }
-        }
-        let all = crossings.iter().map(circuit::Socket::cookie);
-        all.filter(|it| !live.contains_key(it)).collect()
-    }
-
-    /// Those are closed.
-    pub(super) fn forgets(&mut self, closed: &BTreeSet<u64>) {
-        let metered = |cookie| {
-            let socket = self.table.socket(cookie);
-            socket.is_some_and(|it| it.carrier().is_metered())
-        };
-        // What a meter carries goes on.
-        let gone = closed.iter().copied().filter(|it| !metered(*it));
-        let gone: BTreeSet<u64> = gone.collect();
-        if !gone.is_empty() && guard!("across-closed-forgotten") {
-            self.keeps(|cookie| !gone.contains(&cookie));
-            self.count();
-        }
-    }
-
-    /// Of others nothing more is known.
-    pub(super) fn keeps(&mut self, lives: impl Fn(u64) -> bool) {
-        self.table.retain(&lives);
-        self.unheard.retain(|cookie, _| lives(*cookie));
-        self.unclaimed.retain(&lives);
-        self.shown.retain(|cookie, _| lives(*cookie));
-        self.settle_relays();
-        self.rings.retain(&lives);
-        let tags = self.table.all().map(circuit::Socket::crossing);
-        let tags = tags.chain(self.rings.tags()).collect();
-        self.crossings.retain(&lives, &tags);
-    }
-
     /// Connections that proxies let in and that may be no more: those that programs have, and those that wait to be
     /// accepted (at which listening socket, and whose), of which none is.
     fn refused_let_in(&self, image: &CompartmentImage<'_>) -> (Circuits, Vec<(u64, u64)>) {
@@ -511,127 +377,17 @@ impl Mediator {
         let image = self.image.as_ref().map(MappedCompartment::image);
         // What is not found goes on, perhaps.
         let is_cut = |cookie: &u64| self.datagrams.cut.contains(cookie) && !self.is_lost(*cookie);
+        let put_back = |listener| self.unclaimed.count(|at, _| at == listener);
         let now = monotonic();
         let counts = self.meters.counts(now);
         circuits::list(
             &self.table,
             image.as_ref(),
-            is_cut,
+            (is_cut, put_back),
             (&counts, now),
             asked,
             page,
         );
-    }
-
-    /// Forgets sockets that no program has any more.
-    pub(super) fn sweep(&mut self) {
-        self.sweep_of(true);
-    }
-
-    /// The same; of those that came by agreements only `if_far`, for of these it takes the kernel's
-    /// time by as many sockets as the other tenants have.
-    pub(super) fn sweep_of(&mut self, if_far: bool) {
-        let begun = spent();
-        let Some(Ok(mut live)) = self.live.as_ref().map(Live::cookies) else {
-            return;
-        };
-        // A listing may pass over some while others come and go: twice it does not. One that lives
-        // and is forgotten would lose its port, and its circuit its rules: nobody is spared this.
-        if let Some(Ok(mut more)) = self.live.as_ref().map(Live::cookies) {
-            live.append(&mut more);
-        }
-        match if_far {
-            true => live.extend(self.living_crossings().into_keys()),
-            false => {
-                let far = self.table.all().filter(|it| it.inode() != 0);
-                live.extend(far.map(circuit::Socket::cookie));
-            }
-        }
-        self.orphans = self.carried(&live);
-        live.extend(&self.orphans);
-        let gone = |socket: &&circuit::Socket| {
-            socket.kind() == Kind::Datagram && !live.contains(&socket.cookie())
-        };
-        let gone: Vec<circuit::Socket> = self.table.all().filter(gone).copied().collect();
-        self.datagrams.forget(&gone);
-        self.datagrams.retain(&live);
-        self.keeps(|cookie| live.contains(&cookie));
-        if if_far {
-            self.grows_from_here();
-            let took = Duration::from_nanos(spent().saturating_sub(begun));
-            let pause = (10 * took).clamp(Duration::from_millis(1), PAUSE);
-            self.sweeps_after = Some(Instant::now() + pause);
-        }
-        self.write();
-        self.count();
-    }
-
-    /// The same, of those of here, for a call that would fail else: its endpoint's next ones wait for that where
-    /// others call, or they had little of this process. Once a turn: who goes on by another's call, or is taken over
-    /// with others, has asked before, and what was closed by then was seen. There may be thousands.
-    pub(super) fn sweeps(&mut self) {
-        if std::mem::replace(&mut self.has_swept, true) && guard!("circuits-swept-once") {
-            return;
-        }
-        let begun = spent();
-        self.sweep_of(false);
-        let took = Duration::from_nanos(spent().saturating_sub(begun));
-        self.sweeping.set(self.sweeping.get() + took);
-    }
-
-    /// How long that took since this was asked last, which ends a turn.
-    pub fn swept(&mut self) -> Duration {
-        self.has_swept = false;
-        self.sweeping.take()
-    }
-
-    /// The same, for a tenth of the time and once a second at least: for what others may ask as
-    /// often as they like. Whether it was.
-    pub(super) fn sweep_at_times(&mut self) -> bool {
-        let after = self.sweeps_after;
-        let is_due = after.is_none_or(|after| after <= Instant::now());
-        if is_due || !guard!("circuits-sweeps") {
-            self.sweep();
-        }
-        is_due
-    }
-
-    /// There are more than lived by far. Whoever makes many and closes them has those of here
-    /// asked for as often, the others at times.
-    pub(super) fn sweep_grown(&mut self) {
-        if !self.sweep_at_times() {
-            self.sweep_of(false);
-            self.grows_from_here();
-        }
-    }
-
-    fn grows_from_here(&mut self) {
-        let left = self.table.counts().0;
-        self.sweeps_at = left + left.max(GROWTH);
-    }
-
-    /// One more of whichever endpoint has it.
-    pub(super) fn counts_one(&mut self, made: &Made) {
-        if let Some(socket) = self.table.socket(made.cookie) {
-            let count = self.counts.entry(socket.endpoint()).or_default();
-            // Where it is refused it has what it had.
-            let _ = sockets::widens(&made.fd, *count);
-            *count += 1;
-        }
-    }
-
-    pub(super) fn count(&mut self) {
-        // Once through all, however many endpoints there are.
-        let mut counts: BTreeMap<u32, u32> = self.limits.keys().map(|slot| (*slot, 0)).collect();
-        let has_one = |it: &&circuit::Socket| !self.orphans.contains(&it.cookie());
-        for socket in self.table.all().filter(has_one) {
-            if let Some(count) = counts.get_mut(&socket.endpoint()) {
-                *count += 1;
-            }
-        }
-        self.counts.append(&mut counts);
-        self.counted.clone_from(&self.counts);
-        self.counts_carried();
     }
 
     /// A program with all that it started is gone.
@@ -641,57 +397,5 @@ impl Mediator {
         self.looks.remove(&program);
         self.receivers_gone(program);
         self.are_nobodys(gone);
-    }
-
-    /// All programs are told of: calls of others that were left are nobody's.
-    pub fn has_resumed(&mut self) {
-        let left = std::mem::take(&mut self.left).into_iter();
-        self.are_nobodys(left.map(|(_, note, _)| note).collect());
-        self.decides_begun();
-    }
-
-    /// Connections that an operator before this one came to its end over, and whose calls nobody waits in any more, a
-    /// signal having ended them: they may be there all the same, and are judged, listed and cut as those that are.
-    pub(super) fn decides_begun(&mut self) {
-        let is_nobodys = |it: &&circuit::Socket| {
-            let is_begun = it.state() == circuit::State::Connecting && it.crossing() == 0;
-            is_begun && !self.relays.is_asked(it.cookie()) && guard!("circuits-begun-by-nobody")
-        };
-        let all = self.table.all().filter(is_nobodys);
-        let all: Vec<circuit::Socket> = all.copied().collect();
-        for socket in &all {
-            self.beats();
-            let cookie = socket.cookie();
-            // One that is not where its program called may be.
-            let is_none = self
-                .at_place(socket)
-                .is_some_and(|fd| !sockets::is_joined(&fd));
-            match socket.remote().filter(|_| !is_none) {
-                Some(remote) => {
-                    let _ = self.table.connected(cookie);
-                    // Who calls once more is told that it is.
-                    let (address, length) = circuit::write(socket.family(), remote);
-                    self.unheard.insert(cookie, address[..length].to_vec());
-                }
-                None => {
-                    self.table.withdraw_all(socket.token());
-                    let _ = self.table.connect_failed(cookie);
-                }
-            }
-        }
-        if !all.is_empty() {
-            self.review();
-        }
-        self.write();
-    }
-
-    /// Whose calls these were is gone.
-    fn are_nobodys(&mut self, calls: Vec<u16>) {
-        for note in calls {
-            let accepted = self.notes.as_ref().map_or(0, |notes| notes.put(note));
-            self.unclaimed.is_over(accepted);
-            self.done_with(note);
-        }
-        self.sweep_of(false);
     }
 }

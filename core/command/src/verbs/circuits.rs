@@ -259,8 +259,8 @@ body! {
         listener: u64,
         /// The tag of the agreement whose door that was.
         crossing: u32,
-        /// Zero.
-        reserved: u32,
+        /// One more than of what was accepted before it, beyond the largest zero again.
+        order: u32,
     }
 }
 body! {

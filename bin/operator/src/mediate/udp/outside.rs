@@ -4,7 +4,7 @@
 //! sockets send natively as ever, and who sent something follows from a name. The switch judges
 //! the packets; what is decided here is who has them.
 
-use super::transitions::{TRIES, hash};
+use super::transitions::{TRIES, back, hash};
 use super::*;
 use crate::proxies::is_loopback;
 use circuit::{Family, Ip, Socket, Way};
@@ -508,12 +508,5 @@ impl Mediator {
         }
         self.cut_all(&left);
         self.seek_all(sought);
-    }
-}
-
-fn back(way: &Way) -> Way {
-    Way {
-        local: way.remote,
-        remote: way.local,
     }
 }

@@ -298,6 +298,8 @@ impl Sent {
         let now = Instant::now();
         pair.missed = Some(now);
         let (at, last) = (pair.ends[1], pair.last);
+        // As many at most as are missed in that time, also where nobody asks who may be looked for.
+        self.seeks_again();
         self.missed.push_back((now, (sender, receiver)));
         self.not_lying((sender, at), last);
     }
@@ -563,7 +565,11 @@ mod tests {
         sent.sends((1, 8), [0, 2], WAY, 0);
         sent.sends((1, 9), [0, 3], WAY, 100);
         assert_eq!(sent.receivers(1, 2, 9999), [3, 4, 5]);
+        // Nor is remembered for longer that one was not found, who it was, or wherever nobody asks.
+        let long_ago = Instant::now().checked_sub(MISSED).unwrap();
+        sent.missed.push_back((long_ago, (7, 7)));
         sent.misses(1, 3);
+        assert_eq!(sent.missed.len(), 1);
         assert_eq!(sent.receivers(1, 2, 9999), [4, 5]);
         // Nor where it is sent more meanwhile; of much it is asked after a pause.
         sent.sends((1, 3), [0, 2], WAY, MUCH);
