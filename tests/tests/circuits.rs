@@ -24,6 +24,8 @@ mod datagrams;
 mod deaf;
 #[path = "circuits/death.rs"]
 mod death;
+#[path = "circuits/early.rs"]
+mod early;
 #[path = "circuits/files.rs"]
 mod files;
 #[path = "circuits/forks.rs"]

@@ -33,6 +33,8 @@ const UNJOINED: usize = 512;
 const UNJOINED_FOR: Duration = Duration::from_secs(15);
 /// What is listened for at most.
 const SERVED: usize = 1024;
+/// What an operator had listened for goes on for so long for who follows it: longer than one follows another.
+const LEFT_FOR: Duration = Duration::from_secs(5);
 /// Connections of one that are taken in a turn.
 const TURN: usize = 64;
 /// Events at a time.
@@ -59,6 +61,20 @@ struct Waits {
     ready: bool,
     /// Since when.
     since: Instant,
+    /// What the operator was told of one that came from outside.
+    came: Option<Came>,
+}
+
+/// What is listened for, as the operator said it.
+struct Served {
+    body: Serve,
+    fd: OwnedFd,
+}
+
+/// Whether two cannot be listened for at once.
+fn is_in_the_way(one: &Serve, other: &Serve) -> bool {
+    let is_any = |it: &Serve| tcp::address(it.ip, it.port).ip().is_unspecified();
+    one.port == other.port && (one.ip == other.ip || is_any(one) || is_any(other))
 }
 
 /// An endpoint's proxy.
@@ -70,8 +86,11 @@ pub struct Proxy {
     interface: u32,
     /// What the link had no room for.
     unsaid: VecDeque<Message>,
-    /// What is listened for, by the number of events: the operator's number, and the socket.
-    served: BTreeMap<u64, (u64, OwnedFd)>,
+    /// What is listened for, by the number of events.
+    served: BTreeMap<u64, Served>,
+    /// What was for the operator before, and since when: who connects waits there for the next to say the same.
+    left: Vec<Served>,
+    left_since: Instant,
     waits: BTreeMap<u64, Waits>,
     /// Connections that are begun, by the number of events.
     begun: BTreeMap<u64, u64>,
@@ -99,6 +118,8 @@ impl Proxy {
             interface: 0,
             unsaid: VecDeque::new(),
             served: BTreeMap::new(),
+            left: Vec::new(),
+            left_since: Instant::now(),
             waits: BTreeMap::new(),
             begun: BTreeMap::new(),
             joined: BTreeMap::new(),
@@ -157,7 +178,10 @@ impl Proxy {
         let own = match (self.again.is_empty(), self.unsaid.is_empty()) {
             (false, _) => Some(0),
             (true, false) => Some(5_000_000),
-            (true, true) => match (self.waits.is_empty(), self.datagrams.waits()) {
+            (true, true) => match (
+                self.waits.is_empty() && self.left.is_empty(),
+                self.datagrams.waits(),
+            ) {
                 (true, (false, false)) => None,
                 (true, (false, true)) => Some(10_000_000_000),
                 _ => Some(1_000_000_000),
@@ -210,8 +234,8 @@ impl Proxy {
         }
     }
 
-    /// Another operator: what the one before asked for and has not got is over, joined
-    /// connections go on.
+    /// Another operator: what the one before asked for and has not got is over. Joined
+    /// connections go on, and who comes waits for it.
     fn begin_link(&mut self, link: Socket, interface: u32) -> Result<(), Errno> {
         // What it gave before it died is here: circuits' ends, which nobody else has.
         if guard!("proxy-last-words")
@@ -222,18 +246,40 @@ impl Proxy {
         self.end_link();
         self.watch(&link, LINK, EventFlags::IN)?;
         self.link = Some(link);
-        self.interface = interface;
+        if std::mem::replace(&mut self.interface, interface) != interface {
+            self.leave(|_| true);
+        }
         Ok(())
     }
 
     fn end_link(&mut self) {
         self.link = None;
         self.unsaid.clear();
-        self.served.clear();
+        for served in std::mem::take(&mut self.served).into_values() {
+            let _ = epoll::delete(&self.epoll, &served.fd);
+            self.left.push(served);
+            self.left_since = Instant::now();
+        }
         self.begun.clear();
         self.datagrams.clear();
-        for waits in std::mem::take(&mut self.waits).into_values() {
+        self.reset(|waits| waits.came.is_none());
+    }
+
+    /// Connections that nobody has joined end.
+    fn reset(&mut self, is_one: impl Fn(&Waits) -> bool) {
+        for (_, waits) in self.waits.extract_if(.., |_, waits| is_one(waits)) {
             tcp::resets(&waits.fd);
+        }
+    }
+
+    /// What the operator before had listened for, of which this is so, is over, with who came there.
+    fn leave(&mut self, is_one: impl Fn(&Serve) -> bool) {
+        for served in self
+            .left
+            .extract_if(.., |it| is_one(&it.body))
+            .collect::<Vec<_>>()
+        {
+            self.reset(|waits| waits.came.is_some_and(|came| came.at == served.body.id));
         }
     }
 
@@ -272,7 +318,8 @@ impl Proxy {
         } else if let Some(body) = message.body::<Serve>() {
             self.serve(&body);
         } else if let Some(Unserve { id }) = message.body::<Unserve>() {
-            self.served.retain(|_, (of, _)| *of != id);
+            self.served.retain(|_, it| it.body.id != id);
+            self.leave(|it| it.id == id);
         } else if let Some(body) = message.body::<Hear>() {
             self.hear_at(tcp::address(body.ip, body.port));
         } else if let Some(body) = message.body::<Unhear>() {
@@ -376,9 +423,9 @@ impl Proxy {
     /// Connections that nobody has joined in time are over: whoever was told of them has lost
     /// the word, or the mind.
     fn forget(&mut self, now: Instant) {
-        let late = |waits: &Waits| now.saturating_duration_since(waits.since) > UNJOINED_FOR;
-        for (_, waits) in self.waits.extract_if(.., |_, waits| late(waits)) {
-            tcp::resets(&waits.fd);
+        self.reset(|waits| now.saturating_duration_since(waits.since) > UNJOINED_FOR);
+        if now.saturating_duration_since(self.left_since) > LEFT_FOR {
+            self.leave(|_| true);
         }
         let waits = &self.waits;
         self.begun.retain(|_, id| waits.contains_key(id));
@@ -406,6 +453,7 @@ impl Proxy {
             fd,
             ready: false,
             since: Instant::now(),
+            came: None,
         };
         self.waits.insert(body.id, waits);
         Ok(())
@@ -443,35 +491,50 @@ impl Proxy {
     }
 
     fn serve(&mut self, body: &Serve) {
-        self.served.retain(|_, (of, _)| *of != body.id);
-        if let Err(errno) = self.try_serve(body) {
+        self.served.retain(|_, it| it.body.id != body.id);
+        let left = self.left.extract_if(.., |it| it.body == *body).next();
+        let left = left.filter(|_| guard!("proxy-listens-on"));
+        // What is another's by now is in its way.
+        self.leave(|it| it.id == body.id || is_in_the_way(it, body));
+        let goes_on = left.is_some();
+        if let Err(errno) = self.try_serve(body, left.map(|it| it.fd)) {
             let at = tcp::address(body.ip, body.port);
             confine::say!("bulkhead-proxy: cannot listen at {at}: {errno}");
+        } else if goes_on {
+            // The operator before was told, and did not say what becomes of them.
+            let came = self.waits.values().filter_map(|waits| waits.came);
+            let came: Vec<Came> = came.filter(|came| came.at == body.id).collect();
+            for came in came {
+                self.say(Message::new(0, &came));
+            }
         }
     }
 
-    fn try_serve(&mut self, body: &Serve) -> Result<(), Errno> {
+    fn try_serve(&mut self, body: &Serve, left: Option<OwnedFd>) -> Result<(), Errno> {
         if self.served.len() >= SERVED {
             return Err(Errno::NFILE);
         }
         let at = tcp::address(body.ip, body.port);
-        let fd = tcp::serve(&at, body.backlog, body.only6 != 0, self.interface)?;
+        let fd = match left {
+            Some(fd) => fd,
+            None => tcp::serve(&at, body.backlog, body.only6 != 0, self.interface)?,
+        };
         if !has_room(&fd, self.spare) {
             return Err(Errno::NFILE);
         }
         let number = self.number();
         self.watch(&fd, LISTENER | number, EventFlags::IN)?;
-        self.served.insert(number, (body.id, fd));
+        self.served.insert(number, Served { body: *body, fd });
         Ok(())
     }
 
     /// Somebody connects to a program.
     fn meet(&mut self, number: u64) {
         for _ in 0..TURN {
-            let Some((at, served)) = self.served.get(&number) else {
+            let Some(Served { body, fd }) = self.served.get(&number) else {
                 return;
             };
-            let (at, Ok((fd, from, to))) = (*at, tcp::accept(served)) else {
+            let (at, Ok((fd, from, to))) = (body.id, tcp::accept(fd)) else {
                 return;
             };
             if self.is_full() || !has_room(&fd, self.spare) {
@@ -479,29 +542,24 @@ impl Proxy {
                 continue;
             }
             let id = OUTSIDE | self.number();
-            let waits = Waits {
-                fd,
-                ready: true,
-                since: Instant::now(),
-            };
-            self.waits.insert(id, waits);
-            self.came(id, at, from, to);
-        }
-    }
-
-    fn came(&mut self, id: u64, at: u64, from: SocketAddr, to: SocketAddr) {
-        let ((from, from_port), (to, to_port)) = (tcp::numbers(from), tcp::numbers(to));
-        self.say(Message::new(
-            0,
-            &Came {
+            let ((from, from_port), (to, to_port)) = (tcp::numbers(from), tcp::numbers(to));
+            let came = Came {
                 id,
                 at,
                 from,
                 to,
                 from_port,
                 to_port,
-            },
-        ));
+            };
+            let waits = Waits {
+                fd,
+                ready: true,
+                since: Instant::now(),
+                came: Some(came),
+            };
+            self.waits.insert(id, waits);
+            self.say(Message::new(0, &came));
+        }
     }
 
     fn join(&mut self, tcp: OwnedFd, circuit: OwnedFd) {

@@ -27,7 +27,12 @@ unsafe fn moved(
         return kernel();
     };
     let held = Held(record);
-    record.may_ask(fd);
+    // Who writes found that it may, and not that its peer has answered and is gone: that it would not look at again after
+    // a write that failed, so what takes a while comes after the write.
+    let writes = moves == Moves::Out;
+    if !writes {
+        record.may_ask(fd);
+    }
     // Bound: the operator's answer to who asks for the ring.
     let n = loop {
         match record.state.load(Ordering::Acquire) {
@@ -37,6 +42,9 @@ unsafe fn moved(
             }
             COUNTED => {
                 if let Some(n) = record.counted(moves, &kernel) {
+                    if writes {
+                        record.may_ask(fd);
+                    }
                     break n;
                 }
             }

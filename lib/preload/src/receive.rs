@@ -8,7 +8,7 @@ use crate::real::{self, fail};
 use crate::record::{Moves, RESET, Reading, Record};
 use crate::send::{blocks, refused};
 use crate::socket::{CLOSED, Is, Socket};
-use libc::{MSG_PEEK, MSG_WAITALL, iovec, ssize_t};
+use libc::{MSG_PEEK, MSG_TRUNC, MSG_WAITALL, iovec, ssize_t};
 use shm::{CircuitReader, CircuitWriter};
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
@@ -27,10 +27,13 @@ enum End {
     Stopped(Stop),
 }
 
-/// As `recvmsg` of these parts; `None`: the descriptor is none of the ring's any more.
+/// What is only to be gone goes there, so much at once.
+const ASIDE: usize = 4096;
+
+/// As `recvmsg` of these parts; `None`: the descriptor is none of the ring's any more. With MSG_TRUNC it is not written there, as of TCP.
 ///
 /// # Safety
-/// The parts are of writable memory; the record is a ring's.
+/// The parts are of writable memory, but with MSG_TRUNC; the record is a ring's.
 pub unsafe fn receive(
     record: &Record,
     fd: c_int,
@@ -66,7 +69,10 @@ pub unsafe fn receive(
         // SAFETY: the lock is held.
         let reading = unsafe { record.reading() };
         // SAFETY: the caller's promise.
-        let end = unsafe { take(&socket, reading, parts, &mut done, flags, blocks) };
+        let end = match flags & MSG_TRUNC {
+            0 => unsafe { take(&socket, reading, parts, &mut done, flags, blocks) },
+            _ => drops(&socket, reading, all, &mut done, flags, blocks),
+        };
         let reads = matches!(end, End::Enough) && flags & MSG_PEEK == 0;
         if reads && record.watched.load(Ordering::Relaxed) != 0 {
             // Who has read a whole message may wait for an edge.
@@ -221,6 +227,34 @@ unsafe fn take(
         }
     }
     End::Enough
+}
+
+/// Takes so much of what is there, for nobody.
+fn drops(
+    socket: &Socket,
+    reading: &mut Reading,
+    all: usize,
+    done: &mut usize,
+    flags: c_int,
+    blocks: bool,
+) -> End {
+    let mut aside = [0_u8; ASIDE];
+    // Bound: each turn but the last takes so much.
+    loop {
+        let n = ASIDE.min(all - *done);
+        let one = [iovec {
+            iov_base: aside.as_mut_ptr().cast(),
+            iov_len: n,
+        }];
+        let mut took = 0;
+        // SAFETY: memory of this function's.
+        let end = unsafe { take(socket, reading, &one, &mut took, flags, blocks) };
+        *done += took;
+        let goes_on = matches!(end, End::Enough) && took == n && flags & MSG_PEEK == 0;
+        if !goes_on || *done == all {
+            return end;
+        }
+    }
 }
 
 /// The descriptor is about to be waited for: it is readable then if there is something to read.

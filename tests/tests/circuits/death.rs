@@ -280,3 +280,49 @@ fn a_proxy_that_died_is_told_of() {
     let told = |it: &Instance| it.drops("red", "both", "proxy-gone") == Ok(1);
     assert!(scene.instance.until(limit, told));
 }
+
+/// Its proxy listens on meanwhile, and says again who came.
+#[test]
+fn who_comes_from_packets_is_neither_refused_nor_reset_while_an_operator_is_replaced() {
+    const ECHO: &str = "
+import socket, threading
+def echo(c):
+    with c:
+        try: c.sendall(c.recv(1))
+        except OSError: pass
+s = socket.create_server(('10.1.1.13', 9000), backlog=128); print('serving', flush=True)
+while True: threading.Thread(target=echo, args=s.accept()[:1], daemon=True).start()
+";
+    const ASKS: &str = "
+import os, socket, sys, threading, time
+while True:
+    try: socket.create_connection(('10.1.1.13', 9000), 1).close(); break
+    except OSError: time.sleep(0.1)
+print('asks', flush=True)
+done = []; failed = []
+def asks():
+    while not os.path.exists(sys.argv[1]):
+        try:
+            with socket.create_connection(('10.1.1.13', 9000), 20) as s:
+                s.sendall(b'x'); done.append(s.recv(1) == b'x')
+        except OSError as error: failed.append(str(error))
+threads = [threading.Thread(target=asks) for n in range(8)]
+for it in threads: it.start()
+for it in threads: it.join()
+print(len(done) > 100, all(done), failed)
+";
+    let scene = crate::proxy::scene("");
+    scene.file("echo.py", ECHO);
+    scene.file("asks.py", ASKS);
+    let _echo = scene.start("both", "exec python3 {f}/echo.py", "serving");
+    let line = "exec /usr/bin/python3 {f}/asks.py {f}/end";
+    let asks = scene.spawn(crate::proxy::in_box(&scene, line));
+    asks.until("asks");
+    for _ in 0..12 {
+        std::thread::sleep(Duration::from_millis(200));
+        scene.kill_operator();
+    }
+    std::thread::sleep(Duration::from_secs(1));
+    scene.file("end", "");
+    asks.until("True True []\n");
+}

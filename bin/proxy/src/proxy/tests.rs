@@ -31,6 +31,7 @@ fn as_many_wait_as_may() {
             fd,
             ready: true,
             since: Instant::now(),
+            came: None,
         };
         proxy.waits.insert(id, waits);
     }
@@ -68,6 +69,7 @@ fn waits(proxy: &mut Proxy, id: u64) {
         fd: fd.into(),
         ready: true,
         since: Instant::now(),
+        came: None,
     };
     proxy.waits.insert(id, waits);
 }
@@ -87,6 +89,75 @@ fn what_an_operator_gave_before_it_died_is_not_lost_with_it() {
     assert_eq!(proxy.joined.len(), 1);
 }
 
+/// What is listened for goes on for the next operator, with who waits there and who waits for an answer; and ends with who
+/// says otherwise, or nothing.
+#[test]
+fn who_comes_while_an_operator_is_replaced_waits_for_the_next() {
+    let (ip, _) = tcp::numbers("127.0.0.1:0".parse().unwrap());
+    let serve = |id: u64| Serve {
+        id,
+        ip,
+        backlog: 8,
+        ..Serve::default()
+    };
+    let at = |proxy: &Proxy| -> SocketAddr {
+        let served = proxy.served.values().next().unwrap();
+        rustix::net::getsockname(&served.fd)
+            .unwrap()
+            .try_into()
+            .unwrap()
+    };
+    let came = |operator: &Socket| {
+        let said = std::iter::from_fn(|| operator.recv().unwrap());
+        let said = said.filter_map(|(message, _)| message.body::<Came>());
+        said.map(|came| (came.at, came.from_port))
+            .collect::<Vec<_>>()
+    };
+    let port = |it: &std::net::TcpStream| u32::from(it.local_addr().unwrap().port());
+    // Of a listener by that number, what becomes of who waits there.
+    let ends = |interface: u32, next: &dyn Fn(&mut Proxy)| {
+        let (mut proxy, operator) = linked();
+        proxy.serve(&serve(4));
+        let at = at(&proxy);
+        let told = std::net::TcpStream::connect(at).unwrap();
+        let number = *proxy.served.keys().next().unwrap();
+        proxy.meet(number);
+        assert_eq!(came(&operator), [(4, port(&told))]);
+        drop(operator);
+        proxy.hear().unwrap();
+        // Before there is a next one.
+        let queued = std::net::TcpStream::connect(at).unwrap();
+        proxy.meet(number);
+        let (link, operator) = Socket::pair().unwrap();
+        proxy.begin_link(link, interface).unwrap();
+        next(&mut proxy);
+        if let Some(number) = proxy.served.keys().next().copied() {
+            proxy.meet(number);
+        }
+        let [told, queued] = [told, queued].map(|it| {
+            it.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+            let mut byte = [0];
+            let read = std::io::Read::read(&mut &it, &mut byte);
+            let waits = read.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock);
+            (port(&it), waits)
+        });
+        let came = came(&operator);
+        let has_come = |it: (u32, bool)| (came.contains(&(4, it.0)), it.1);
+        [has_come(told), has_come(queued)]
+    };
+    let over = [(false, false); 2];
+    assert_eq!(ends(1, &|proxy| proxy.serve(&serve(4))), [(true, true); 2]);
+    assert_eq!(ends(1, &|proxy| proxy.serve(&serve(5))), over, "another's");
+    let longer = |proxy: &mut Proxy| proxy.forget(Instant::now() + 2 * LEFT_FOR);
+    assert_eq!(ends(1, &longer), over);
+    assert_eq!(ends(2, &|_| {}), over, "another interface");
+    let unserved = |proxy: &mut Proxy| {
+        let message = Message::new(0, &Unserve { id: 4 });
+        proxy.take(&message, Fds::default());
+    };
+    assert_eq!(ends(1, &unserved), over);
+}
+
 #[test]
 fn who_is_not_joined_in_time_is_over() {
     let (mut proxy, _operator) = linked();
@@ -96,6 +167,7 @@ fn who_is_not_joined_in_time_is_over() {
         fd,
         ready: true,
         since: begun,
+        came: None,
     };
     proxy.waits.insert(3, waits);
     proxy.begun.insert(8, 3);
@@ -171,7 +243,7 @@ fn no_listener_and_no_stranger_takes_them_either() {
             backlog: 8,
             ..Serve::default()
         };
-        let served = proxy.try_serve(&serve);
+        let served = proxy.try_serve(&serve, None);
         let (far, _near) = std::os::unix::net::UnixStream::pair().unwrap();
         let convey = Convey {
             id,
@@ -192,8 +264,8 @@ fn no_listener_and_no_stranger_takes_them_either() {
     assert_eq!(all(&mut proxy, 1), (Err(Errno::NFILE), false, false));
     proxy.spare = spare;
     assert_eq!(all(&mut proxy, 2), (Ok(()), true, true));
-    let (number, (_, served)) = proxy.served.iter().next().unwrap();
-    let at: SocketAddr = rustix::net::getsockname(served)
+    let (number, served) = proxy.served.iter().next().unwrap();
+    let at: SocketAddr = rustix::net::getsockname(&served.fd)
         .unwrap()
         .try_into()
         .unwrap();
