@@ -95,8 +95,9 @@ impl Client {
                 "the daemon at {} takes connections, but answers none",
                 self.socket.display()
             ),
-            "its controller does not run; the daemon's log says why (`journalctl -u bulkhead`, \
-             or `log` beside the socket). What runs goes on running",
+            "its controller does not run, or had no processor for long; the daemon's log says why \
+             (`journalctl -u bulkhead`, or `log` beside the socket). What runs goes on running, and \
+             `status` tells whether what was asked for was done",
         )
     }
 
