@@ -102,7 +102,15 @@ fn a_second_daemon_is_told_who_runs_and_the_first_goes_on() {
     assert!(instance.until(Duration::from_secs(3), |_| pings()));
     let elsewhere = instance.folder().join("elsewhere");
     let state = instance.folder().join("state");
-    for (run, state) in [(instance.run_dir(), elsewhere.clone()), (elsewhere, state)] {
+    let another = format!("another Bulkhead (pid {})", instance.keeper());
+    let file = instance.folder().join("file");
+    std::fs::write(&file, "").unwrap();
+    for (run, state, why) in [
+        (instance.run_dir(), elsewhere.clone(), &another[..]),
+        (elsewhere.clone(), state, &another),
+        (file.clone(), elsewhere.clone(), "give another --run-dir"),
+        (elsewhere, file, "give another --state-dir"),
+    ] {
         let mut second = Command::new(program("bulkhead"));
         second
             .args(["up", "--detach", "--run-dir"])
@@ -110,8 +118,7 @@ fn a_second_daemon_is_told_who_runs_and_the_first_goes_on() {
             .arg("--state-dir")
             .arg(&state);
         let said = Said::of(&mut second).unwrap();
-        let who = format!("another Bulkhead (pid {})", instance.keeper());
-        assert!(said.code == 1 && said.err.contains(&who), "{said:?}");
+        assert!(said.code == 1 && said.err.contains(why), "{said:?}");
         assert!(pings());
         instance.ask(&["status"]).unwrap();
     }

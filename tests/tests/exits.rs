@@ -86,6 +86,10 @@ fn each_way_to_end_has_its_code_and_says_why() {
         Said::of(command.arg("--socket").arg(&nowhere).args(words)).unwrap()
     };
     assert_eq!(ends(&mut away, &["status"], 3)["code"], "not-running");
+    // A daemon's own socket is nowhere else.
+    let fault = ends(&mut away, &["up", "--run-dir", "/proc/none"], 2);
+    let message = fault["message"].as_str().unwrap();
+    assert!(message.contains("/proc/none/api.sock, not "), "{message}");
     // A spec with errors is one whoever runs.
     ends(&mut away, &["apply", &bad], 2);
 

@@ -17,7 +17,7 @@ pub struct Cli {
         global = true,
         value_name = "PATH",
         help = "The daemon's API socket [env: BULKHEAD_SOCKET] [default: /run/bulkhead/api.sock]",
-        default_value_os_t = set("BULKHEAD_SOCKET", DEFAULT_SOCKET),
+        default_value_os_t = socket_unsaid(),
         hide_default_value = true
     )]
     pub socket: PathBuf,
@@ -30,6 +30,11 @@ pub struct Cli {
     /// What to do
     #[command(subcommand)]
     pub verb: Verb,
+}
+
+/// Where the daemon's socket is unless the command line says so.
+pub fn socket_unsaid() -> PathBuf {
+    set("BULKHEAD_SOCKET", DEFAULT_SOCKET)
 }
 
 /// What a variable says, or the default. By clap's own `env` usage lines would demand the option

@@ -83,7 +83,7 @@ async fn perform(cli: Cli) -> Result<Exit, Trouble> {
     let client = Client::new(&cli.socket).with_token(token(&cli)?);
     let json = cli.json;
     match cli.verb {
-        Verb::Up(up) => verbs::up::up(&up, json).await,
+        Verb::Up(up) => verbs::up::up(&up, &cli.socket, json).await,
         Verb::Plan(spec) => verbs::change::plan(&spec, &client, json).await,
         Verb::Apply(spec) => verbs::change::apply(&spec, &client, json).await,
         Verb::Down(down) => verbs::change::down(&down, &client, &cli.socket, json).await,

@@ -26,7 +26,7 @@ impl Lock {
     /// # Errors
     /// Another keeper has one (and which keeper), or a directory cannot be used.
     pub fn take(run_dir: &Path, state_dir: &Path) -> Result<Lock, String> {
-        make_directory(run_dir, 0o755)?;
+        make_directory(run_dir, 0o755, "--run-dir")?;
         let run = ours_alone(run_dir, "--run-dir")?;
         let path = run_dir.join("keeper.lock");
         let says = |error: std::io::Error| format!("{}: {error}", path.display());
@@ -108,7 +108,7 @@ const OURS: OFlags = OFlags::CREATE
 /// Locks the state directory itself: what is in it becomes the controller's, which
 /// may not decide who else runs on it.
 fn take_state(state_dir: &Path) -> Result<OwnedFd, String> {
-    make_directory(state_dir, 0o700)?;
+    make_directory(state_dir, 0o700, "--state-dir")?;
     let place = state_dir.display();
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let directory =
@@ -202,10 +202,15 @@ fn ours_alone(directory: &Path, option: &str) -> Result<OwnedFd, String> {
 const NUMBERLESS: u32 = 65534;
 
 /// Makes a directory and those above it.
-fn make_directory(path: &Path, mode: u32) -> Result<(), String> {
+fn make_directory(path: &Path, mode: u32, word: &str) -> Result<(), String> {
     fs::DirBuilder::new()
         .recursive(true)
         .mode(mode)
         .create(path)
-        .map_err(|error| format!("{}: {error}", path.display()))
+        .map_err(|error| {
+            format!(
+                "{} cannot be made a directory ({error}): give another {word}",
+                path.display()
+            )
+        })
 }

@@ -336,17 +336,27 @@ fn a_socket_that_is_shut_ends_a_stream_that_flows() {
     let other = memory.try_clone().unwrap();
     let mut a = Circuit::with_memory(a.into(), memory, CAPACITY, Side::Began);
     let mut b = Circuit::with_memory(b.into(), other, CAPACITY, Side::Accepted);
-    let (reader, writer) = (
-        std::thread::spawn(move || {
-            let mut out = vec![0; 1 << 16];
-            while b.read(&mut out).unwrap() > 0 {}
-        }),
-        std::thread::spawn(move || while a.write_all(&[0; 10_000]).is_ok() {}),
-    );
-    std::thread::sleep(Duration::from_millis(50));
+    let (flows, flowing) = std::sync::mpsc::channel();
+    let (ends, ended) = std::sync::mpsc::channel();
+    let over = ends.clone();
+    std::thread::spawn(move || {
+        let mut out = vec![0; 1 << 16];
+        while b.read(&mut out).unwrap() > 0 {
+            let _ = flows.send(b.way());
+        }
+        ends.send("read").unwrap();
+    });
+    std::thread::spawn(move || {
+        while a.write_all(&[0; 10_000]).is_ok() {}
+        over.send("written").unwrap();
+    });
+    let limit = Duration::from_secs(20);
+    while flowing.recv_timeout(limit).unwrap() != Way::Ring {}
+    assert!(ended.try_recv().is_err());
     cut.shutdown(Shutdown::Both).unwrap();
-    writer.join().unwrap();
-    reader.join().unwrap();
+    let mut ended = [(); 2].map(|()| ended.recv_timeout(limit).unwrap());
+    ended.sort_unstable();
+    assert_eq!(ended, ["read", "written"]);
 }
 
 #[test]

@@ -1,6 +1,8 @@
 // A server that answers what it has read a little of, and closes; and who sends to it, 400 times, looking before each write
-// whether it is answered. It prints how often a write failed before it saw that.
+// whether it is answered. It prints whose calls these were, and how often a write failed before it saw that.
+#define _GNU_SOURCE
 #include <arpa/inet.h>
+#include <dlfcn.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -45,6 +47,8 @@ int main(int count, char **args) {
         serves(listener);
     }
     int lost = 0;
+    Dl_info whose = { .dli_fname = "" };
+    dladdr(dlsym(RTLD_DEFAULT, "send"), &whose);
     for (int n = 0; n < 400; n++) lost += is_lost(&at);
-    printf("%d\n", lost);
+    printf("%s %d\n", basename(whose.dli_fname), lost);
 }

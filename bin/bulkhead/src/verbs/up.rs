@@ -1,6 +1,6 @@
 //! `up`: the daemon, which is the keeper and what it starts; `bench`, a program beside us.
 
-use crate::args::{Bench, Up};
+use crate::args::{self, Bench, Up};
 use crate::client::Client;
 use crate::exit::{Exit, Trouble};
 use std::os::unix::process::CommandExt;
@@ -26,7 +26,7 @@ const DAEMON: [&str; 11] = [
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Starts the daemon: in the foreground by becoming it, or detached.
-pub async fn up(up: &Up, json: bool) -> Result<Exit, Trouble> {
+pub async fn up(up: &Up, said: &Path, json: bool) -> Result<Exit, Trouble> {
     if !up.rootless && !confine::rootless::is_root() {
         return Err(Trouble::new(
             Exit::Denied,
@@ -36,6 +36,19 @@ pub async fn up(up: &Up, json: bool) -> Result<Exit, Trouble> {
     }
     let run_dir = std::path::absolute(&up.run_dir)?;
     let state_dir = std::path::absolute(&up.state_dir)?;
+    let socket = run_dir.join("api.sock");
+    // What the environment says is for whoever asks a daemon.
+    if said != args::socket_unsaid() && std::path::absolute(said)? != socket {
+        return Err(Trouble::new(
+            Exit::Usage,
+            format!(
+                "this daemon's socket is {}, not {}",
+                socket.display(),
+                said.display()
+            ),
+            "it is `api.sock` in --run-dir: give `up` another --run-dir, or no --socket",
+        ));
+    }
     let mut command = keeper(&run_dir, &state_dir, up.rootless)?;
     if let Some(solver) = &up.solver {
         command.arg("--solver").arg(std::path::absolute(solver)?);
@@ -60,7 +73,6 @@ pub async fn up(up: &Up, json: bool) -> Result<Exit, Trouble> {
         ));
     }
     let log = run_dir.join("log");
-    let socket = run_dir.join("api.sock");
     let client = Client::new(&socket);
     let mut child = command
         .arg("--log")
