@@ -18,7 +18,7 @@ use seqpacket::{Fds, Socket};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::error::Error;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 use worker::clock::{monotonic, timespec};
 
@@ -69,12 +69,6 @@ struct Waits {
 struct Served {
     body: Serve,
     fd: OwnedFd,
-}
-
-/// Whether two cannot be listened for at once.
-fn is_in_the_way(one: &Serve, other: &Serve) -> bool {
-    let is_any = |it: &Serve| tcp::address(it.ip, it.port).ip().is_unspecified();
-    one.port == other.port && (one.ip == other.ip || is_any(one) || is_any(other))
 }
 
 /// An endpoint's proxy.
@@ -247,21 +241,25 @@ impl Proxy {
         self.watch(&link, LINK, EventFlags::IN)?;
         self.link = Some(link);
         if std::mem::replace(&mut self.interface, interface) != interface {
-            self.leave(|_| true);
+            self.leave_all();
         }
         Ok(())
     }
 
     fn end_link(&mut self) {
-        self.link = None;
+        if self.link.take().is_some() {
+            self.left_since = Instant::now();
+        }
         self.unsaid.clear();
         for served in std::mem::take(&mut self.served).into_values() {
             let _ = epoll::delete(&self.epoll, &served.fd);
             self.left.push(served);
-            self.left_since = Instant::now();
         }
         self.begun.clear();
-        self.datagrams.clear();
+        let unwatch = |fd: BorrowedFd<'_>| {
+            let _ = epoll::delete(&self.epoll, fd);
+        };
+        self.datagrams.clear(Instant::now(), unwatch);
         self.reset(|waits| waits.came.is_none());
     }
 
@@ -270,6 +268,12 @@ impl Proxy {
         for (_, waits) in self.waits.extract_if(.., |_, waits| is_one(waits)) {
             tcp::resets(&waits.fd);
         }
+    }
+
+    /// All that was for the operator before.
+    fn leave_all(&mut self) {
+        self.leave(|_| true);
+        self.datagrams.leave();
     }
 
     /// What the operator before had listened for, of which this is so, is over, with who came there.
@@ -425,7 +429,7 @@ impl Proxy {
     fn forget(&mut self, now: Instant) {
         self.reset(|waits| now.saturating_duration_since(waits.since) > UNJOINED_FOR);
         if now.saturating_duration_since(self.left_since) > LEFT_FOR {
-            self.leave(|_| true);
+            self.leave_all();
         }
         let waits = &self.waits;
         self.begun.retain(|_, id| waits.contains_key(id));
@@ -495,10 +499,11 @@ impl Proxy {
         let left = self.left.extract_if(.., |it| it.body == *body).next();
         let left = left.filter(|_| guard!("proxy-listens-on"));
         // What is another's by now is in its way.
-        self.leave(|it| it.id == body.id || is_in_the_way(it, body));
+        let at = tcp::address(body.ip, body.port);
+        let is_another = |it: &Serve| tcp::are_one(&tcp::address(it.ip, it.port), &at);
+        self.leave(|it| it.id == body.id || is_another(it));
         let goes_on = left.is_some();
         if let Err(errno) = self.try_serve(body, left.map(|it| it.fd)) {
-            let at = tcp::address(body.ip, body.port);
             confine::say!("bulkhead-proxy: cannot listen at {at}: {errno}");
         } else if goes_on {
             // The operator before was told, and did not say what becomes of them.

@@ -58,6 +58,12 @@ pub fn is_loopback(address: &SocketAddr) -> bool {
     address.ip().is_loopback() || address.ip().is_unspecified()
 }
 
+/// Whether what comes to the one may come to the other.
+pub fn are_one(one: &SocketAddr, other: &SocketAddr) -> bool {
+    let is_any = |it: &SocketAddr| it.ip().is_unspecified();
+    one.port() == other.port() && (one.ip() == other.ip() || is_any(one) || is_any(other))
+}
+
 fn stream(address: &SocketAddr, interface: Option<u32>) -> Result<OwnedFd, Errno> {
     let family = match address {
         SocketAddr::V4(_) => AddressFamily::INET,

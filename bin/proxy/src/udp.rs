@@ -51,6 +51,8 @@ pub enum Say {
 /// All of an endpoint.
 pub struct Datagrams {
     heard: BTreeMap<SocketAddr, (OwnedFd, u64)>,
+    /// What was heard for the operator before: what comes there waits for the next to say the same.
+    left: BTreeMap<SocketAddr, OwnedFd>,
     conveyed: BTreeMap<u64, Conveyed>,
     peers: BTreeMap<Pair, u64>,
     /// What each number of an event is of.
@@ -87,6 +89,7 @@ impl Datagrams {
     pub fn new(now: Instant) -> Datagrams {
         Datagrams {
             heard: BTreeMap::new(),
+            left: BTreeMap::new(),
             conveyed: BTreeMap::new(),
             peers: BTreeMap::new(),
             numbers: BTreeMap::new(),
@@ -98,14 +101,25 @@ impl Datagrams {
         }
     }
 
-    /// With its operator all that it asked for is gone.
-    pub fn clear(&mut self) {
-        self.heard.clear();
+    /// With its operator all that it asked for is gone, but who is new, and what is sent where it had this hear; which is to be watched
+    /// no more.
+    pub fn clear(&mut self, now: Instant, unwatch: impl Fn(BorrowedFd<'_>)) {
+        for id in self.conveyed.keys().copied().collect::<Vec<_>>() {
+            self.goes_out(id, now);
+        }
+        for (at, (fd, _)) in std::mem::take(&mut self.heard) {
+            unwatch(fd.as_fd());
+            self.left.insert(at, fd);
+        }
         self.conveyed.clear();
         self.peers.clear();
         self.numbers.clear();
-        self.asked.clear();
         self.says.clear();
+    }
+
+    /// Nobody has said the same.
+    pub fn leave(&mut self) {
+        self.left.clear();
     }
 
     /// What the operator is to be told by now.
@@ -115,7 +129,8 @@ impl Datagrams {
 
     /// Whether somebody's datagrams are kept for a while, and whether there is anything.
     pub fn waits(&self) -> (bool, bool) {
-        (!self.asked.is_empty(), !self.conveyed.is_empty())
+        let soon = !self.asked.is_empty() || !self.left.is_empty();
+        (soon, !self.conveyed.is_empty())
     }
 
     /// Hears what is sent there by an interface; the socket, to be watched by this number. `None`: it is already.
@@ -134,7 +149,20 @@ impl Datagrams {
         if self.heard.len() >= HEARD {
             return Err(Errno::NFILE);
         }
-        let fd = opened(&at, interface)?;
+        let left = self.left.remove(&at);
+        // What is another's by now is in its way.
+        self.left
+            .retain(|other, _| !crate::tcp::are_one(other, &at));
+        let fd = match left.filter(|_| guard!("proxy-hears-on")) {
+            Some(fd) => fd,
+            None => opened(&at, interface)?,
+        };
+        // The operator before was told of these, and did not say whose they are.
+        let now = Instant::now();
+        for (pair, asked) in self.asked.iter_mut().filter(|(pair, _)| pair.0 == at) {
+            asked.since = now;
+            self.says.push(Say::Heard(*pair));
+        }
         self.numbers.insert(number, Of::Heard(at));
         self.heard.insert(at, (fd, number));
         Ok(self.heard.get(&at).map(|(fd, _)| fd.as_fd()))
@@ -142,6 +170,7 @@ impl Datagrams {
 
     /// No more.
     pub fn unhear(&mut self, at: &SocketAddr) {
+        self.left.remove(at);
         if let Some((_, number)) = self.heard.remove(at) {
             self.numbers.remove(&number);
         }

@@ -326,3 +326,49 @@ print(len(done) > 100, all(done), failed)
     scene.file("end", "");
     asks.until("True True []\n");
 }
+
+/// What is asked of a program by datagrams meanwhile is not refused, and is answered by the next ones.
+#[test]
+fn who_asks_from_packets_by_udp_is_not_refused_while_an_operator_is_replaced() {
+    const ECHO: &str = "
+import socket
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('10.1.1.13', 9000)); print('serving', flush=True)
+while True:
+    data, who = s.recvfrom(100); s.sendto(data, who)
+";
+    const ASKS: &str = "
+import os, socket, sys, threading
+answered = [0] * 8; refused = []
+def asks(n):
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(0.2); s.connect(('10.1.1.13', 9000)); i = 0
+    while not os.path.exists(sys.argv[1]) or not answered[n]:
+        i += 1
+        if i == 20: print('asks', flush=True)
+        try:
+            s.send(b'%d' % i)
+            while s.recv(100) != b'%d' % i: pass
+            answered[n] += 1
+        except TimeoutError: pass
+        except ConnectionRefusedError as error: refused.append(i)
+threads = [threading.Thread(target=asks, args=[n]) for n in range(8)]
+for it in threads: it.start()
+for it in threads: it.join()
+print(min(answered) > 20, refused)
+";
+    let scene = crate::proxy::scene("");
+    scene.file("echo.py", ECHO);
+    scene.file("asks.py", ASKS);
+    let _echo = scene.start("both", "exec python3 {f}/echo.py", "serving");
+    // What is told to who asked before a proxy was there.
+    std::thread::sleep(Duration::from_millis(300));
+    let line = "exec /usr/bin/python3 {f}/asks.py {f}/end";
+    let asks = scene.spawn(crate::proxy::in_box(&scene, line));
+    asks.until("asks");
+    for _ in 0..20 {
+        std::thread::sleep(Duration::from_millis(100));
+        scene.kill_operator();
+    }
+    std::thread::sleep(Duration::from_secs(1));
+    scene.file("end", "");
+    asks.until("True []\n");
+}

@@ -257,7 +257,8 @@ fn no_listener_and_no_stranger_takes_them_either() {
         proxy.hear_at(any);
         let (_, conveys) = proxy.datagrams.waits();
         let hears = matches!(proxy.datagrams.hear(any, 99, 0), Ok(None));
-        proxy.datagrams.clear();
+        proxy.datagrams.clear(Instant::now(), |_| {});
+        proxy.datagrams.leave();
         (served, conveys, hears)
     };
     let spare = std::mem::replace(&mut proxy.spare, 0);

@@ -71,6 +71,48 @@ fn what_a_stranger_sends_is_kept_until_it_is_known_whose_it_is() {
     assert!(all.conveyed.is_empty() && all.peers.is_empty());
 }
 
+/// Nobody is told that nobody hears there, nor is what was said lost, by either.
+#[test]
+fn what_comes_while_an_operator_is_replaced_waits_for_the_next() {
+    let (mut all, at) = hearing();
+    let (known, its) = peer();
+    let program = convey(&mut all, 7, (at, its)).unwrap();
+    let (peer, from) = peer();
+    peer.connect(at).unwrap();
+    peer.send(b"told").unwrap();
+    all.stirred(1, Instant::now());
+    assert_eq!(all.says(), [Say::Heard((at, from))]);
+    program.send(b"answer").unwrap();
+    let unwatched = std::cell::Cell::new(0);
+    let clear = |all: &mut Datagrams| {
+        all.clear(Instant::now(), |_| unwatched.set(unwatched.get() + 1));
+    };
+    clear(&mut all);
+    assert_eq!(unwatched.get(), 1);
+    let mut buffer = [0; 100];
+    assert_eq!(known.recv_from(&mut buffer).unwrap(), (6, at));
+    peer.send(b"while").unwrap();
+    peer.send(b"it is").unwrap();
+    assert!(all.hear(at, 9, 1).unwrap().is_some());
+    assert_eq!(all.says(), [Say::Heard((at, from))]);
+    all.stirred(9, Instant::now());
+    let program = convey(&mut all, 8, (at, from)).unwrap();
+    for text in ["told", "while", "it is"] {
+        let length = program.recv(&mut buffer).unwrap();
+        assert_eq!(&buffer[..length], text.as_bytes());
+    }
+    // Another has the port by now.
+    clear(&mut all);
+    let any = SocketAddr::new(std::net::Ipv4Addr::UNSPECIFIED.into(), at.port());
+    assert!(all.hear(any, 10, 1).unwrap().is_some() && all.left.is_empty());
+    // And nobody.
+    clear(&mut all);
+    assert!(all.waits().0);
+    all.leave();
+    let refused = (0..100).any(|_| peer.send(b"to nobody").is_err());
+    assert!(refused);
+}
+
 #[test]
 fn strangers_are_few_at_a_time_and_so_is_what_they_sent() {
     let (mut all, at) = hearing();
