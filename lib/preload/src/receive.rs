@@ -68,8 +68,8 @@ pub unsafe fn receive(
         }
         // SAFETY: the lock is held.
         let reading = unsafe { record.reading() };
-        // SAFETY: the caller's promise.
         let end = match flags & MSG_TRUNC {
+            // SAFETY: the caller's promise.
             0 => unsafe { take(&socket, reading, parts, &mut done, flags, blocks) },
             _ => drops(&socket, reading, all, &mut done, flags, blocks),
         };
