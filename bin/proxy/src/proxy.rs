@@ -325,7 +325,7 @@ impl Proxy {
             self.served.retain(|_, it| it.body.id != id);
             self.leave(|it| it.id == id);
         } else if let Some(body) = message.body::<Hear>() {
-            self.hear_at(tcp::address(body.ip, body.port));
+            self.hear_at(tcp::address(body.ip, body.port), body.goes_on != 0);
         } else if let Some(body) = message.body::<Unhear>() {
             self.datagrams.unhear(&tcp::address(body.ip, body.port));
         } else if let Some(body) = message.body::<Convey>() {
@@ -339,9 +339,9 @@ impl Proxy {
         }
     }
 
-    fn hear_at(&mut self, at: SocketAddr) {
+    fn hear_at(&mut self, at: SocketAddr, goes_on: bool) {
         let number = self.number();
-        let heard = self.datagrams.hear(at, number, self.interface);
+        let heard = self.datagrams.hear(at, number, (self.interface, goes_on));
         let heard = heard.and_then(|fd| match fd {
             Some(fd) if !has_room(fd, self.spare) => Err(Errno::NFILE),
             Some(fd) => {
@@ -500,7 +500,10 @@ impl Proxy {
         let left = left.filter(|_| guard!("proxy-listens-on"));
         // What is another's by now is in its way.
         let at = tcp::address(body.ip, body.port);
-        let is_another = |it: &Serve| tcp::are_one(&tcp::address(it.ip, it.port), &at);
+        let is_another = |it: &Serve| {
+            let other = tcp::address(it.ip, it.port);
+            tcp::are_one((&other, it.only6 != 0), (&at, body.only6 != 0))
+        };
         self.leave(|it| it.id == body.id || is_another(it));
         let goes_on = left.is_some();
         if let Err(errno) = self.try_serve(body, left.map(|it| it.fd)) {

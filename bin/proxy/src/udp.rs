@@ -133,7 +133,8 @@ impl Datagrams {
         (soon, !self.conveyed.is_empty())
     }
 
-    /// Hears what is sent there by an interface; the socket, to be watched by this number. `None`: it is already.
+    /// Hears what is sent there by an interface; the socket, to be watched by this number. `None`: it is already. What came
+    /// there while an operator was replaced is for who `goes_on` there, and for nobody else.
     ///
     /// # Errors
     /// The kernel's: another program of the namespace has the port. NFILE: too many.
@@ -141,7 +142,7 @@ impl Datagrams {
         &mut self,
         at: SocketAddr,
         number: u64,
-        interface: u32,
+        (interface, goes_on): (u32, bool),
     ) -> Result<Option<BorrowedFd<'_>>, Errno> {
         if self.heard.contains_key(&at) {
             return Ok(None);
@@ -152,10 +153,14 @@ impl Datagrams {
         let left = self.left.remove(&at);
         // What is another's by now is in its way.
         self.left
-            .retain(|other, _| !crate::tcp::are_one(other, &at));
-        let fd = match left.filter(|_| guard!("proxy-hears-on")) {
+            .retain(|other, _| !crate::tcp::are_one((other, true), (&at, true)));
+        let goes_on = goes_on || !guard!("proxy-hears-anew");
+        let fd = match left.filter(|_| goes_on && guard!("proxy-hears-on")) {
             Some(fd) => fd,
-            None => opened(&at, interface)?,
+            None => {
+                self.asks_no_more(&at);
+                opened(&at, interface)?
+            }
         };
         // The operator before was told of these, and did not say whose they are.
         let now = Instant::now();
@@ -171,9 +176,15 @@ impl Datagrams {
     /// No more.
     pub fn unhear(&mut self, at: &SocketAddr) {
         self.left.remove(at);
+        self.asks_no_more(at);
         if let Some((_, number)) = self.heard.remove(at) {
             self.numbers.remove(&number);
         }
+    }
+
+    /// What was sent there to whom nobody knows is for nobody.
+    fn asks_no_more(&mut self, at: &SocketAddr) {
+        self.asked.retain(|pair, _| pair.0 != *at);
     }
 
     /// Conveys between the program's socket that `far` is connected to and a peer, and hands on

@@ -290,23 +290,27 @@ def echo(c):
     with c:
         try: c.sendall(c.recv(1))
         except OSError: pass
-s = socket.create_server(('10.1.1.13', 9000), backlog=128); print('serving', flush=True)
-while True: threading.Thread(target=echo, args=s.accept()[:1], daemon=True).start()
+def serve(s):
+    while True: threading.Thread(target=echo, args=s.accept()[:1], daemon=True).start()
+# One for each family at one port, as nginx and sshd have them.
+six = socket.create_server(('::', 9000), family=socket.AF_INET6, backlog=128)
+four = socket.create_server(('0.0.0.0', 9000), backlog=128); print('serving', flush=True)
+threading.Thread(target=serve, args=[six], daemon=True).start(); serve(four)
 ";
     const ASKS: &str = "
 import os, socket, sys, threading, time
 while True:
-    try: socket.create_connection(('10.1.1.13', 9000), 1).close(); break
+    try: [socket.create_connection((it, 9000), 1).close() for it in ('10.1.1.13', 'fd00:1::13')]; break
     except OSError: time.sleep(0.1)
 print('asks', flush=True)
 done = []; failed = []
-def asks():
+def asks(to):
     while not os.path.exists(sys.argv[1]):
         try:
-            with socket.create_connection(('10.1.1.13', 9000), 20) as s:
+            with socket.create_connection((to, 9000), 20) as s:
                 s.sendall(b'x'); done.append(s.recv(1) == b'x')
-        except OSError as error: failed.append(str(error))
-threads = [threading.Thread(target=asks) for n in range(8)]
+        except OSError as error: failed.append((to, str(error)))
+threads = [threading.Thread(target=asks, args=[['10.1.1.13', 'fd00:1::13'][n % 2]]) for n in range(8)]
 for it in threads: it.start()
 for it in threads: it.join()
 print(len(done) > 100, all(done), failed)
@@ -371,4 +375,45 @@ print(min(answered) > 20, refused)
     std::thread::sleep(Duration::from_secs(1));
     scene.file("end", "");
     asks.until("True []\n");
+}
+
+/// What comes when nobody has a port is not for who has it next, whether an operator died or not.
+#[test]
+fn a_datagram_to_nobody_from_packets_is_for_nobody() {
+    const BINDS: &str = "
+import os, socket, sys, time
+def bound():
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('10.1.1.13', 9000)); s.settimeout(5); return s
+for n in range(6):
+    s = bound(); print('bound', n, flush=True); assert s.recv(100) == b'first'; s.close(); print('closed', n, flush=True)
+    while not os.path.exists(f'{sys.argv[1]}{n}'): time.sleep(0.01)
+    time.sleep(0.1); s = bound(); s.settimeout(0.7)
+    try: print('heard', s.recv(100), flush=True)
+    except TimeoutError: print('nothing', n, flush=True)
+    s.close()
+";
+    let scene = crate::proxy::scene("");
+    scene.file("binds.py", BINDS);
+    let binds = scene.spawn(scene.command("both", "exec python3 {f}/binds.py {f}/go"));
+    let sends = |text: &str| {
+        let line = format!(
+            "exec /usr/bin/python3 -c \"import socket; socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'{text}', ('10.1.1.13', 9000))\""
+        );
+        let said = crate::proxy::in_box(&scene, &line).status().unwrap();
+        assert!(said.success());
+    };
+    for n in 0..6 {
+        binds.until(&format!("bound {n}"));
+        let came = |_: &Instance| {
+            sends("first");
+            binds.out().contains(&format!("closed {n}"))
+        };
+        assert!(scene.instance.until(Duration::from_secs(10), came));
+        if n % 2 == 1 {
+            scene.kill_operator();
+        }
+        sends("late");
+        scene.file(&format!("go{n}"), "");
+        binds.until(&format!("nothing {n}"));
+    }
 }

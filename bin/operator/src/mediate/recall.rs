@@ -29,6 +29,7 @@ impl Mediator {
         self.sweep();
         self.review();
         self.cuts_condemned();
+        self.recall_outside();
         self.link_everybody();
         self.write();
     }

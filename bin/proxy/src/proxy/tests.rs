@@ -254,9 +254,9 @@ fn no_listener_and_no_stranger_takes_them_either() {
         let convey = Message::new(0, &convey);
         operator.send(&convey, &[far.as_fd()]).unwrap();
         proxy.hear().unwrap();
-        proxy.hear_at(any);
+        proxy.hear_at(any, false);
         let (_, conveys) = proxy.datagrams.waits();
-        let hears = matches!(proxy.datagrams.hear(any, 99, 0), Ok(None));
+        let hears = matches!(proxy.datagrams.hear(any, 99, (0, false)), Ok(None));
         proxy.datagrams.clear(Instant::now(), |_| {});
         proxy.datagrams.leave();
         (served, conveys, hears)

@@ -9,8 +9,11 @@ fn hearing() -> (Datagrams, SocketAddr) {
         .unwrap()
         .local_addr()
         .unwrap();
-    assert!(all.hear(at, 1, 1).unwrap().is_some());
-    assert!(all.hear(at, 2, 1).unwrap().is_none(), "it is heard already");
+    assert!(all.hear(at, 1, (1, false)).unwrap().is_some());
+    assert!(
+        all.hear(at, 2, (1, false)).unwrap().is_none(),
+        "it is heard already"
+    );
     (all, at)
 }
 
@@ -93,7 +96,7 @@ fn what_comes_while_an_operator_is_replaced_waits_for_the_next() {
     assert_eq!(known.recv_from(&mut buffer).unwrap(), (6, at));
     peer.send(b"while").unwrap();
     peer.send(b"it is").unwrap();
-    assert!(all.hear(at, 9, 1).unwrap().is_some());
+    assert!(all.hear(at, 9, (1, true)).unwrap().is_some());
     assert_eq!(all.says(), [Say::Heard((at, from))]);
     all.stirred(9, Instant::now());
     let program = convey(&mut all, 8, (at, from)).unwrap();
@@ -101,10 +104,25 @@ fn what_comes_while_an_operator_is_replaced_waits_for_the_next() {
         let length = program.recv(&mut buffer).unwrap();
         assert_eq!(&buffer[..length], text.as_bytes());
     }
+    // What was sent to one that is gone is for nobody, whoever has that port next: in the queue, or kept.
+    for (number, is_there) in [(11, true), (12, false)] {
+        peer.send(b"to the one").unwrap();
+        match is_there {
+            true => clear(&mut all),
+            false => {
+                all.stirred(11, Instant::now());
+                all.unhear(&at);
+            }
+        }
+        assert!(all.hear(at, number, (1, false)).unwrap().is_some());
+        all.stirred(number, Instant::now());
+        assert!(all.asked.is_empty());
+        all.says();
+    }
     // Another has the port by now.
     clear(&mut all);
     let any = SocketAddr::new(std::net::Ipv4Addr::UNSPECIFIED.into(), at.port());
-    assert!(all.hear(any, 10, 1).unwrap().is_some() && all.left.is_empty());
+    assert!(all.hear(any, 10, (1, false)).unwrap().is_some() && all.left.is_empty());
     // And nobody.
     clear(&mut all);
     assert!(all.waits().0);

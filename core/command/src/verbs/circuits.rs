@@ -190,8 +190,8 @@ body! {
         ip: [u8; 16],
         /// Which port.
         port: u32,
-        /// Zero.
-        reserved: u32,
+        /// 1: as the operator before had it, and what came since is for the same program; 0: anew.
+        goes_on: u32,
     }
 }
 body! {

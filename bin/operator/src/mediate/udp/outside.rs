@@ -43,6 +43,8 @@ pub(in crate::mediate) struct Outside {
     heard: BTreeSet<(u32, Endpoint)>,
     /// Sockets for which a proxy had no ear yet.
     late: BTreeSet<u64>,
+    /// Those that the operator before left, with where they were bound.
+    left: BTreeSet<(u64, Endpoint)>,
     used: u64,
 }
 
@@ -236,7 +238,7 @@ impl Mediator {
             Ok(()) | Err(Errno::PERM) => {}
             Err(errno) => return Err(errno),
         }
-        self.hear(slot, way.local)?;
+        self.hear(&socket, way.local)?;
         let body = Convey {
             id: made.cookie,
             from: way.local.ip,
@@ -297,7 +299,8 @@ impl Mediator {
     }
 
     /// Has a slot's proxy hear what is sent there.
-    fn hear(&mut self, slot: u32, at: Endpoint) -> Result<(), Errno> {
+    fn hear(&mut self, socket: &Socket, at: Endpoint) -> Result<(), Errno> {
+        let slot = socket.endpoint();
         if self.outside.heard.contains(&(slot, at)) {
             return Ok(());
         }
@@ -315,7 +318,11 @@ impl Mediator {
         let body = Hear {
             ip: at.ip,
             port: at.port.into(),
-            reserved: 0,
+            goes_on: self
+                .outside
+                .left
+                .contains(&(socket.cookie(), socket.local()))
+                .into(),
         };
         match self.relays.tell(slot, &Message::new(0, &body), None) {
             true => drop(self.outside.heard.insert((slot, at))),
@@ -342,6 +349,12 @@ impl Mediator {
         }
     }
 
+    /// What is bound now goes on, for whom this operator is another.
+    pub(in crate::mediate) fn recall_outside(&mut self) {
+        let all = self.table.all().filter(|it| it.kind() == Kind::Datagram);
+        self.outside.left = all.map(|it| (it.cookie(), it.local())).collect();
+    }
+
     /// A socket has a port: others send there, by packets too.
     pub(in crate::mediate) fn hear_bound(&mut self, cookie: u64) {
         let Some(socket) = self.table.socket(cookie).copied() else {
@@ -366,7 +379,7 @@ impl Mediator {
         for ip in all.into_iter().filter(|ip| heard(ip) && !is_loopback(ip)) {
             let port = local.port;
             // Beyond what may be heard it is reached by circuits alone.
-            if self.hear(slot, Endpoint { ip, port }) == Err(Errno::AGAIN) {
+            if self.hear(&socket, Endpoint { ip, port }) == Err(Errno::AGAIN) {
                 self.tell_later(cookie);
             }
         }
