@@ -151,9 +151,6 @@ impl Datagrams {
             return Err(Errno::NFILE);
         }
         let left = self.left.remove(&at);
-        // What is another's by now is in its way.
-        self.left
-            .retain(|other, _| !crate::tcp::are_one((other, true), (&at, true)));
         let goes_on = goes_on || !guard!("proxy-hears-anew");
         let fd = match left.filter(|_| goes_on && guard!("proxy-hears-on")) {
             Some(fd) => fd,

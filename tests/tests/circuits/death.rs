@@ -315,20 +315,26 @@ for it in threads: it.start()
 for it in threads: it.join()
 print(len(done) > 100, all(done), failed)
 ";
+    asks_while_operators_die([ECHO, ASKS], (12, 200), "True True []\n");
+}
+
+/// One with packets asks a program with circuits until it is told to end, while so many operators die, each so many milliseconds
+/// after the last; what it says at its end.
+fn asks_while_operators_die([echo, asks]: [&str; 2], (deaths, after): (u32, u64), end: &str) {
     let scene = crate::proxy::scene("");
-    scene.file("echo.py", ECHO);
-    scene.file("asks.py", ASKS);
+    scene.file("echo.py", echo);
+    scene.file("asks.py", asks);
     let _echo = scene.start("both", "exec python3 {f}/echo.py", "serving");
     let line = "exec /usr/bin/python3 {f}/asks.py {f}/end";
     let asks = scene.spawn(crate::proxy::in_box(&scene, line));
     asks.until("asks");
-    for _ in 0..12 {
-        std::thread::sleep(Duration::from_millis(200));
+    for _ in 0..deaths {
+        std::thread::sleep(Duration::from_millis(after));
         scene.kill_operator();
     }
     std::thread::sleep(Duration::from_secs(1));
     scene.file("end", "");
-    asks.until("True True []\n");
+    asks.until(end);
 }
 
 /// What is asked of a program by datagrams meanwhile is not refused, and is answered by the next ones.
@@ -343,11 +349,17 @@ while True:
     const ASKS: &str = "
 import os, socket, sys, threading
 answered = [0] * 8; refused = []
+def peer():
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(0.2); s.connect(('10.1.1.13', 9000)); return s
+while True:
+    with peer() as s:
+        try: s.send(b'there?'); s.recv(100); break
+        except OSError: pass
+print('asks', flush=True)
 def asks(n):
-    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(0.2); s.connect(('10.1.1.13', 9000)); i = 0
+    s = peer(); i = 0
     while not os.path.exists(sys.argv[1]) or not answered[n]:
         i += 1
-        if i == 20: print('asks', flush=True)
         try:
             s.send(b'%d' % i)
             while s.recv(100) != b'%d' % i: pass
@@ -359,22 +371,7 @@ for it in threads: it.start()
 for it in threads: it.join()
 print(min(answered) > 20, refused)
 ";
-    let scene = crate::proxy::scene("");
-    scene.file("echo.py", ECHO);
-    scene.file("asks.py", ASKS);
-    let _echo = scene.start("both", "exec python3 {f}/echo.py", "serving");
-    // What is told to who asked before a proxy was there.
-    std::thread::sleep(Duration::from_millis(300));
-    let line = "exec /usr/bin/python3 {f}/asks.py {f}/end";
-    let asks = scene.spawn(crate::proxy::in_box(&scene, line));
-    asks.until("asks");
-    for _ in 0..20 {
-        std::thread::sleep(Duration::from_millis(100));
-        scene.kill_operator();
-    }
-    std::thread::sleep(Duration::from_secs(1));
-    scene.file("end", "");
-    asks.until("True []\n");
+    asks_while_operators_die([ECHO, ASKS], (20, 100), "True []\n");
 }
 
 /// What comes when nobody has a port is not for who has it next, whether an operator died or not.
