@@ -40,7 +40,7 @@ use crate::strays::Strays;
 use crate::threads::Targets;
 use crate::turns::{SLOW, Spending, Spent};
 use crate::unclaimed::{By, Unclaimed};
-use crate::waiting::{Key, Late, Waiting, Waits, Why};
+use crate::waiting::{Late, Turn, Waiting, Waits, Why};
 use circuit::{
     Addresses, Asked, Carrier, Connect, Endpoint, Kind, Limits, Outcome, Pending, Table,
 };
@@ -105,8 +105,8 @@ pub struct Mediator {
     listings: Listings,
     /// How long the call waits that is attempted, if it does, and what it is told then.
     until: Option<(Instant, Errno)>,
-    /// Where it waited, if it did.
-    turn: Option<Key>,
+    /// Whose turn it is to wait there, if it waited before.
+    turn: Option<Turn>,
     /// There was an operator before.
     follows: bool,
     live: Option<Live>,
@@ -477,14 +477,16 @@ impl Mediator {
             Came::Accepted(accepted) => self.put_accepted(note, &call, listener, accepted),
             Came::Waits { at, why } => {
                 let mut until = self.until.take();
-                let mut before = self.turn.take();
+                let left = self.notes.as_ref().filter(|_| self.again);
+                let left = left.map(|notes| Turn::Left(notes.turn(note)));
+                let mut turn = self.turn.take().or(left);
                 let own = self.asked.as_ref().map_or(0, |(own, _)| *own);
                 // A signal has it begin anew, and it waits no longer for that: neither than TCP would, nor than its program says.
                 let now = Instant::now();
                 if let Some((key, ended)) = self.waits.ended_by(&call) {
                     self.done_with(ended.note);
                     until = ended.left_of(&call, (at, own), until, now);
-                    before = Some(key);
+                    turn = Some(Turn::Of(key));
                     if (ended.at, ended.why) != (at, why) {
                         self.ends(&ended);
                     }
@@ -504,7 +506,7 @@ impl Mediator {
                     own,
                     until,
                 };
-                self.waits.push(waits, before);
+                self.waits.push(waits, turn);
                 return;
             }
         };

@@ -43,6 +43,8 @@ const _: () = assert!(NEXT < CUT, "what was decided lies behind it");
 pub struct Notes {
     words: Words,
     free: Vec<u16>,
+    /// How many calls came, of those that an operator before left too.
+    came: u64,
     /// The endpoint that each call is of, by its place, and how many each has.
     slots: Vec<Option<u32>>,
     counts: BTreeMap<u32, usize>,
@@ -50,7 +52,7 @@ pub struct Notes {
 }
 
 impl Notes {
-    /// A page, and the calls that the process before left in it: by program.
+    /// A page, and the calls that the process before left in it, by program: those first that came first.
     pub fn recall(words: Words) -> (Notes, Vec<(u32, u16, Notification)>) {
         let (mut free, mut left) = (Vec::with_capacity(CALLS), Vec::new());
         for at in (0..CALLS).rev() {
@@ -74,9 +76,13 @@ impl Notes {
             tally: Tally::recall(&words),
             words,
             free,
+            came: 0,
             slots: vec![None; CALLS],
             counts: BTreeMap::new(),
         };
+        left.sort_unstable_by_key(|(_, at, _)| notes.turn(*at));
+        let last = left.last().map(|(_, at, _)| notes.turn(*at));
+        notes.came = last.map_or(0, |last| last + 1);
         let program = notes.words.load(RECEIVES) as u32;
         if let Some(call) = notify::received(&notes.words, RECEIVED)
             && program != 0
@@ -242,7 +248,8 @@ impl Notes {
             2,
             u64::from(call.thread) | u64::from(call.number.cast_unsigned()) << 32,
         );
-        store(3, u64::from(call.arch));
+        store(3, u64::from(call.arch) | self.came << 32);
+        self.came += 1;
         store(10, 0);
         for (n, argument) in call.arguments.iter().enumerate() {
             store(4 + n, *argument);
@@ -251,6 +258,16 @@ impl Notes {
         self.words
             .publish(FIRST_CALL + usize::from(at) * CALL, u64::from(program));
         Some(at)
+    }
+
+    /// How many calls had come before this one, of those noted still. (Of four billion, as if none had.)
+    pub fn turn(&self, at: u16) -> u64 {
+        self.words.load(FIRST_CALL + usize::from(at) * CALL + 3) >> 32
+    }
+
+    /// How many calls came: each that comes has had none of these turns.
+    pub fn came(&self) -> u64 {
+        self.came
     }
 
     /// The socket of this cookie is put into the program next.
@@ -403,10 +420,18 @@ mod tests {
         assert!(left.is_empty());
         let places = [1, 2, 3].map(|id| first.note(9, &call(id)).unwrap());
         first.answered(places[1]);
-        let (second, mut left) = notes(&page);
-        left.sort_unstable_by_key(|(_, _, call)| call.id);
+        let (mut second, left) = notes(&page);
         assert_eq!(left, [(9, places[0], call(1)), (9, places[2], call(3))]);
         assert_eq!(second.free.len(), CALLS - 2);
+        // Whatever places they have, and in which life of an operator they came.
+        second.answered(places[0]);
+        let more = [4, 5].map(|id| second.note(9, &call(id)).unwrap());
+        assert!(more.contains(&places[0]));
+        let (third, left) = notes(&page);
+        let came: Vec<u64> = left.iter().map(|(.., call)| call.id).collect();
+        assert_eq!(came, [3, 4, 5]);
+        let turns: Vec<u64> = left.iter().map(|(_, at, _)| third.turn(*at)).collect();
+        assert_eq!((turns, third.came()), (vec![2, 3, 4], 5));
     }
 
     #[test]

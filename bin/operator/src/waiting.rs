@@ -103,6 +103,15 @@ pub enum Why {
 /// Where one waits, for what, and the how many-th of all it is.
 pub type Key = (u64, Why, u64);
 
+/// Whose turn it is that comes to wait again.
+#[derive(Clone, Copy, Debug)]
+pub enum Turn {
+    /// Its own of before, if it waits for the same.
+    Of(Key),
+    /// That number's, whatever it waits for: an operator before noted it.
+    Left(u64),
+}
+
 /// All of a compartment, at each socket the first first.
 #[derive(Default)]
 pub struct Waiting {
@@ -117,11 +126,26 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    /// One more, after those that wait there; or where it waited before for the same.
-    pub fn push(&mut self, waits: Waits, before: Option<Key>) {
-        let same = before.filter(|(at, why, _)| (*at, *why) == (waits.at, waits.why));
-        let same = same.filter(|key| !self.all.contains_key(key) && guard!("circuits-keeps-turn"));
-        let number = same.map_or(self.next, |(.., number)| number);
+    /// Numbers below this are turns of before: of calls that an operator before left.
+    pub fn begin_at(&mut self, next: u64) {
+        self.next = self.next.max(next);
+    }
+
+    /// One more, after those that wait there; or in its turn of before.
+    pub fn push(&mut self, waits: Waits, turn: Option<Turn>) {
+        let of = match turn {
+            Some(Turn::Of((at, why, number))) => {
+                let is_same = (at, why) == (waits.at, waits.why);
+                (is_same && guard!("circuits-keeps-turn")).then_some(number)
+            }
+            Some(Turn::Left(number)) => {
+                (number < self.next && guard!("circuits-left-turn")).then_some(number)
+            }
+            None => None,
+        };
+        let is_free = |number: &u64| !self.all.contains_key(&(waits.at, waits.why, *number));
+        let same = of.filter(is_free);
+        let number = same.unwrap_or(self.next);
         let key = (waits.at, waits.why, number);
         self.by_why.insert((waits.why, waits.at, number));
         self.due.extend(waits.until.map(|(until, _)| (until, key)));
@@ -366,15 +390,41 @@ mod tests {
         }
         let again = of(1, Why::Room);
         let (before, _) = waiting.ended_by(&again.call).unwrap();
-        waiting.push(again, Some(before));
+        waiting.push(again, Some(Turn::Of(before)));
         assert_eq!(waiting.first(7, Why::Room), Some(0));
         // For another thing it comes last.
         let (before, _) = waiting.ended_by(&again.call).unwrap();
-        waiting.push(of(1, Why::Accept), Some(before));
+        waiting.push(of(1, Why::Accept), Some(Turn::Of(before)));
         assert_eq!(waiting.first(7, Why::Room), Some(1));
         assert_eq!(waiting.first(7, Why::Accept), Some(3));
         waiting.push(of(4, Why::Room), None);
         assert_eq!(waiting.next(), 5);
+    }
+
+    /// Of several programs' those that came first are first, whichever is told of first; and before all that came since.
+    #[test]
+    fn who_waited_as_an_operator_died_has_its_turn() {
+        let mut waiting = Waiting::default();
+        waiting.begin_at(6);
+        for (note, left) in [
+            (1, Some(2)),
+            (2, None),
+            (3, Some(1)),
+            (4, Some(2)),
+            (5, Some(9)),
+        ] {
+            waiting.push(waits(note, 7, Why::Room, None), left.map(Turn::Left));
+        }
+        let mut order = Vec::new();
+        while let Some(first) = waiting.first(7, Why::Room) {
+            order.extend(
+                waiting
+                    .remove(7, Why::Room, first)
+                    .map(|it| (first, it.note)),
+            );
+        }
+        // Neither takes another's place, nor one of those to come.
+        assert_eq!(order, [(1, 3), (2, 1), (6, 2), (7, 4), (8, 5)]);
     }
 
     /// Or a limit of its program's own would begin anew with each signal.

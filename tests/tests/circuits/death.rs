@@ -152,6 +152,49 @@ while True:
     }
 }
 
+/// Each death would have those that wait longest wait longer.
+#[test]
+fn who_waits_for_room_keeps_its_turn_over_the_operators_death() {
+    const SERVES: &str = "
+import os, socket, sys, time
+s = socket.socket(); s.bind(('10.1.1.10', 7000)); s.listen(0); print('listens', flush=True)
+while not os.path.exists(sys.argv[1]): time.sleep(0.01)
+print([s.accept()[0].recv(9).decode() for _ in range(int(sys.argv[2]))], flush=True)
+";
+    // One after the other, each once those before it wait; of the two programs each every other one.
+    const ASKS: &str = "
+import os, socket, sys, threading, time
+def one(n):
+    with socket.create_connection(('10.1.1.10', 7000)) as s: s.sendall(b'%d' % n); s.recv(1)
+begun = float(sys.argv[1])
+for n in range(int(sys.argv[2]), 20, 2):
+    time.sleep(max(0, begun + n * 0.1 - time.time())); threading.Thread(target=one, args=(n,)).start()
+print('asked', flush=True)
+";
+    let scene = Scene::of(OPEN);
+    scene.programs([("serves.py", SERVES), ("asks.py", ASKS)]);
+    let line = "exec python3 {f}/serves.py {f}/go 20";
+    let server = scene.start("web", line, "listens");
+    let begun = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap();
+    let begun = begun.as_secs_f64() + 2.0;
+    let asks = [("app", 0), ("few", 1)].map(|(at, first)| {
+        scene.spawn(scene.command(at, &format!("exec python3 {{f}}/asks.py {begun} {first}")))
+    });
+    for one in &asks {
+        one.until("asked\n");
+    }
+    for _ in 0..3 {
+        std::thread::sleep(Duration::from_millis(300));
+        scene.kill_operator();
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    scene.file("go", "");
+    let order: Vec<String> = (0..20).map(|n| format!("'{n}'")).collect();
+    server.until(&format!("[{}]\n", order.join(", ")));
+}
+
 #[test]
 fn every_connect_ends_while_the_operator_dies_thirty_times() {
     every_connect_ends(OPEN);

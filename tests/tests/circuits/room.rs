@@ -1,6 +1,7 @@
 //! Who comes by an agreement where there is no room yet.
 
 use crate::across::{ANSWERS, SPEC, circuits, scene, text};
+use crate::scene::kill;
 use std::time::Duration;
 
 /// Serves one after another, waiting for each by poll(2) and then in an accept(2) that blocks.
@@ -190,6 +191,39 @@ print(len(said) >= many - 2, sorted(set(said)), flush=True)
             waits.until("True ['ECONNREFUSED']\n");
         }
     }
+}
+
+/// Each death of either side's operator would have those that wait longest wait longer.
+#[test]
+fn who_waits_from_across_keeps_its_turn_over_operators_deaths() {
+    const SERVES: &str = "
+import os, socket, sys, time
+s = socket.socket(); s.bind(('10.1.1.10', 5432)); s.listen(0); print('listens', flush=True)
+while not os.path.exists(sys.argv[1]): time.sleep(0.01)
+print([s.accept()[0].recv(9).decode() for _ in range(12)], flush=True)
+";
+    const ASKS: &str = "
+import socket, threading, time
+def one(n):
+    with socket.create_connection(('10.1.200.10', 5432)) as s: s.sendall(b'%d' % n); s.recv(1)
+for n in range(12): time.sleep(0.1); threading.Thread(target=one, args=(n,)).start()
+time.sleep(0.1); print('asked', flush=True)
+";
+    let scene = scene(SPEC);
+    scene.file("serves.py", SERVES);
+    scene.file("asks.py", ASKS);
+    let server = scene.start("red/db", "exec python3 {f}/serves.py {f}/go", "listens");
+    let _asks = scene.start("blue/app", "exec python3 {f}/asks.py", "asked");
+    for _ in 0..3 {
+        std::thread::sleep(Duration::from_millis(500));
+        for operator in scene.instance.children("bulkhead-operator") {
+            kill("KILL", &operator.to_string());
+        }
+    }
+    std::thread::sleep(Duration::from_secs(1));
+    scene.file("go", "");
+    let order: Vec<String> = (0..12).map(|n| format!("'{n}'")).collect();
+    server.until(&format!("[{}]\n", order.join(", ")));
 }
 
 /// The tenant's own are always some that wait, and one that comes by the agreement has its place among them.

@@ -17,6 +17,7 @@ impl Mediator {
             .filter(|it| it & UNBLOCKED != 0)
             .map(|it| it & !UNBLOCKED)
             .collect();
+        self.waits.begin_at(notes.came());
         self.notes = Some(notes);
         self.left = left;
         self.live = Live::new().ok();

@@ -1,6 +1,7 @@
 //! Calls that wait, and go on as what they wait for comes.
 
 use super::*;
+use crate::waiting::Key;
 
 /// Whose turn it may be, beside those at sockets at which something has changed.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -106,7 +107,7 @@ impl Mediator {
         self.write();
         // It waits on for as long as it would have; for room, of which there is none for anybody then, in its turn.
         self.until = waits.until.or(self.until);
-        self.turn = (waits.why == Why::Room).then_some(key);
+        self.turn = (waits.why == Why::Room).then_some(Turn::Of(key));
         self.finish(waits.program, waits.note, waits.call, listener, came);
         self.again = again;
         self.done_for(slot, begun);
