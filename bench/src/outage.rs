@@ -54,7 +54,8 @@ pub fn run(pair: &Pair, options: &Options) -> Result<[Figure; 2], String> {
         let mut words = last.split(' ').skip_while(|word| *word != name);
         words.nth(1)?.parse().ok()
     };
-    let (Some(hung), Some(failed)) = (number("hung"), number("failed")) else {
+    let all = ["hung", "failed", "slow"].map(number);
+    let [Some(hung), Some(failed), Some(slow)] = all else {
         return Err(format!(
             "talk: {} lines, and no word of those that hung",
             ends.len()
@@ -77,8 +78,9 @@ pub fn run(pair: &Pair, options: &Options) -> Result<[Figure; 2], String> {
         Figure::of("circuits.hung_calls", "count", &[hung + failed - lost])
             .ours("failed", failed)
             .ours("lost_with_operators", lost)
+            .ours("over_two_seconds", slow)
             .note(format!(
-                "connections that took more than two seconds, or failed but for those that an operator died with just as it had taken them from the kernel's queue, as `status` counts (`taken`); {what}"
+                "connections that took more than two seconds, in which each other was over twice and more, or ten in any case, or failed but for those that an operator died with just as it had taken them from the kernel's queue, as `status` counts (`taken`); {what}"
             )),
     ])
 }

@@ -3,6 +3,8 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// Which side, and what of.
@@ -69,43 +71,56 @@ fn setup(address: &str, time: Duration) -> std::io::Result<f64> {
     Ok(f64::from(count) / begun.elapsed().as_secs_f64())
 }
 
+/// Longer than so waits who is forgotten; or whose turn has come, on a machine that does as few as 500 a second.
+const SLOW: Duration = Duration::from_secs(2);
+/// And so long nobody whose turn comes at all.
+const HUNG: Duration = Duration::from_secs(10);
+
 /// So many connect at once, again and again. Prints when each connection was over that was answered (of the
-/// monotonic clock, ns), and then how many took longer than two seconds, and how many others failed.
+/// monotonic clock, ns), and then how many hung, how many others failed, and how many took more than two seconds.
 fn ends(address: &str, time: Duration, threads: usize) -> std::io::Result<()> {
-    const HUNG: Duration = Duration::from_secs(2);
     let (begun, (tell, told)) = (Instant::now(), std::sync::mpsc::channel());
+    let over = Arc::new(AtomicUsize::new(0));
     for _ in 0..threads {
-        let (tell, address) = (tell.clone(), address.to_owned());
+        let (tell, address, over) = (tell.clone(), address.to_owned(), over.clone());
         let builder = std::thread::Builder::new().stack_size(64 << 10);
         builder.spawn(move || {
             while begun.elapsed() < time {
-                let from = Instant::now();
+                let (from, first) = (Instant::now(), over.load(Relaxed));
                 let done = TcpStream::connect(&address).and_then(|mut stream| {
                     let mut byte = [7];
                     stream.write_all(&byte)?;
                     stream.read_exact(&mut byte)
                 });
-                let ended = (done.is_err(), from.elapsed() > HUNG);
-                let _ = tell.send((worker::clock::monotonic(), ended));
+                let others = over.fetch_add(1, Relaxed) - first;
+                let end = worker::clock::monotonic();
+                let _ = tell.send((end, done.is_err(), took(from.elapsed(), others, threads)));
             }
         })?;
     }
     drop(tell);
-    let (mut text, mut hung, mut failed, mut over) = (String::new(), 0, 0, 0);
+    let (mut text, [mut hung, mut failed, mut slow]) = (String::new(), [0; 3]);
     // Each thread's last word is that it is gone; one that hangs has none.
-    while let Ok((end, (has_failed, has_hung))) = told.recv_timeout(HUNG + HUNG) {
+    while let Ok((end, has_failed, (is_slow, has_hung))) = told.recv_timeout(2 * SLOW) {
         if !has_failed {
             text += &format!("{end}\n");
         }
         hung += usize::from(has_hung);
         failed += usize::from(has_failed && !has_hung);
-        over += 1;
+        slow += usize::from(is_slow);
     }
     if told.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty) {
         hung += threads;
     }
-    text += &format!("hung {hung} failed {failed} of {over}\n");
+    text += &format!("hung {hung} failed {failed} slow {slow}\n");
     std::io::stdout().write_all(text.as_bytes())
+}
+
+/// Whether a connection was slow, and whether it hung: it was passed by while each of the others, as many as there are threads, was over
+/// twice and more.
+fn took(time: Duration, others: usize, threads: usize) -> (bool, bool) {
+    let is_slow = time > SLOW;
+    (is_slow, is_slow && others > 2 * threads || time > HUNG)
 }
 
 /// The median time of a byte there and back, microseconds.
@@ -121,4 +136,22 @@ fn rtt(address: &str, time: Duration) -> std::io::Result<f64> {
     }
     all.sort_by(f64::total_cmp);
     Ok(all.get(all.len() / 2).copied().unwrap_or(f64::NAN))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_passed_by_hangs_and_who_waits_its_turn_is_slow() {
+        let seconds = Duration::from_secs;
+        for (time, others, expected) in [
+            (seconds(1), 9000, (false, false)),
+            (seconds(3), 1000, (true, false)),
+            (seconds(3), 2001, (true, true)),
+            (seconds(11), 0, (true, true)),
+        ] {
+            assert_eq!(took(time, others, 1000), expected, "{time:?} {others}");
+        }
+    }
 }
