@@ -341,7 +341,9 @@ impl Record {
         {
             return;
         }
-        if self.under_way.load(Ordering::SeqCst) != 0 || !self.is_own() {
+        // The number may be another socket's since the call began that has just used it.
+        let is_its = || table::is_of(fd, self);
+        if self.under_way.load(Ordering::SeqCst) != 0 || !is_its() || !self.is_own() {
             // Later, perhaps.
             self.worth.store(0, Ordering::Relaxed);
             self.state.store(COUNTED, Ordering::SeqCst);
@@ -359,7 +361,7 @@ impl Record {
     }
 
     fn come(&self, fd: c_int) -> Option<()> {
-        // SAFETY: the program has just used it.
+        // SAFETY: the program has just used it; if it is closed by now, what is said of it is not used.
         let socket = unsafe { BorrowedFd::borrow_raw(fd) };
         let nonblocking = rustix::fs::fcntl_getfl(socket)
             .ok()?
@@ -376,6 +378,11 @@ impl Record {
             if done == 0 {
                 self.limits(option, limit);
             }
+        }
+        // Who closes or replaces a number says so first: it was this one's when it was asked by. Another's ring nobody has
+        // then, and its peer, which nobody tells that it is read, writes to the socket.
+        if !table::is_of(fd, self) {
+            return None;
         }
         // Who executes another program does not hand the ring on: see `table`.
         table::closes_on_exec(self);

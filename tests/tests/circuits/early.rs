@@ -44,3 +44,39 @@ print(drops(None, 0x7fffffff, 0), drops(None, 0x7fffffff, 0))
     let all = "30000 b'behind'\n30000 Resource temporarily unavailable\n4 4 b'kept' b', found'\n10\n4 0\n";
     assert_eq!(said, all);
 }
+
+/// A write may wait for long, and its number be another connection's when it is done: whose ring is that one's.
+#[test]
+fn a_write_that_is_done_asks_for_no_ring_of_what_has_its_number_by_then() {
+    const SERVES: &str = "
+import socket, time
+s = socket.create_server(('10.1.1.10', 7000)); print('serving', flush=True)
+a, b = s.accept()[0], s.accept()[0]
+some = bytes(range(256)) * 256
+for _ in range(6): b.sendall(some)
+time.sleep(0.3); n = 0
+while (came := len(a.recv(1 << 20))): n += came
+print('read', n, flush=True)
+for _ in range(20): b.sendall(some)
+b.shutdown(socket.SHUT_WR); b.recv(1)
+";
+    const ASKS: &str = "
+import os, socket, threading, time
+a = socket.create_connection(('10.1.1.10', 7000)); number = a.fileno()
+writes = threading.Thread(target=a.send, args=(bytes(16 << 20),)); writes.start(); time.sleep(0.5)
+os.close(a.detach())
+b = socket.create_connection(('10.1.1.10', 7000)); assert b.fileno() == number
+writes.join(); time.sleep(0.2); b.settimeout(10); came = b''
+while (some := b.recv(100000)): came += some
+print(came == bytes(range(256)) * 256 * 26)
+";
+    let rings = Rings::new();
+    rings
+        .scene
+        .programs([("serves.py", SERVES), ("asks.py", ASKS)]);
+    let server = rings.start("web", "exec {r} python3 {f}/serves.py", "serving");
+    assert_eq!(rings.says("app", "{r} python3 {f}/asks.py"), "True\n");
+    server.until("read 16777216\n");
+    // The other side had one to give.
+    drop(server);
+}
