@@ -10,7 +10,7 @@ use rustix::fs::fcntl_getfl;
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_cookie;
 use seqpacket::Socket;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -24,6 +24,12 @@ const TAKEN_BACK: u64 = 0x7fff;
 /// Ports that are tried for a connect.
 const PORTS: u32 = 32;
 
+/// What waits for room at a proxy's link at most.
+const UNSAID: usize = 4096;
+
+/// Of a slot: an address, a port, and whether IPv6 alone.
+type Place = (u32, [u8; 16], u16, bool);
+
 /// The proxies, and what they were asked.
 #[derive(Default)]
 pub struct Relays {
@@ -34,8 +40,11 @@ pub struct Relays {
     tried: BTreeMap<u64, u32>,
     /// Connects that were taken back.
     taken_back: u64,
-    /// Listening sockets that proxies listen for, with their slots.
-    served: BTreeMap<u64, u32>,
+    /// Where proxies listen, and for which listening socket: of several at one place (SO_REUSEPORT) the lowest, as an operator
+    /// that follows this one has it too.
+    served: BTreeMap<Place, u64>,
+    /// What links had no room for.
+    unsaid: BTreeMap<u32, VecDeque<Message>>,
     /// Where circuits get their other ends.
     door: Option<(Made, [u8; 16])>,
 }
@@ -63,19 +72,24 @@ pub enum Said {
 impl Relays {
     /// A slot's proxy, another than before: it is asked again for what it was asked.
     pub fn link<'a>(&mut self, slot: u32, link: Socket, all: impl Iterator<Item = &'a Known>) {
+        self.unlinks(slot);
         self.links.insert(slot, link);
-        self.served.retain(|_, of| *of != slot);
         for asked in self.asked.values_mut().filter(|asked| asked.slot == slot) {
             asked.outcome = None;
         }
         let again = self.asked.values().filter(|asked| asked.slot == slot);
         let bodies: Vec<Relay> = again.map(|asked| asked.body).collect();
         for body in bodies {
-            self.tell(slot, &Message::new(0, &body), None);
+            self.says(slot, Message::new(0, &body));
         }
-        for socket in all.filter(|socket| socket.endpoint() == slot) {
-            self.serve(socket);
-        }
+        self.serve_all(all.filter(|socket| socket.endpoint() == slot));
+    }
+
+    /// What a link before had is no more.
+    fn unlinks(&mut self, slot: u32) -> Option<Socket> {
+        self.served.retain(|place, _| place.0 != slot);
+        self.unsaid.remove(&slot);
+        self.links.remove(&slot)
     }
 
     /// Whether a slot's endpoint has a proxy.
@@ -85,11 +99,10 @@ impl Relays {
 
     /// It is gone, for good or until the next.
     pub fn unlink(&mut self, slot: u32) -> Option<Socket> {
-        self.served.retain(|_, of| *of != slot);
         for asked in self.asked.values_mut().filter(|asked| asked.slot == slot) {
             asked.outcome = Some(Err(Errno::CONNRESET));
         }
-        self.links.remove(&slot)
+        self.unlinks(slot)
     }
 
     /// The next thing that a slot's proxy says. `Err`: it is gone.
@@ -127,6 +140,45 @@ impl Relays {
         };
         let fds: Vec<_> = fd.into_iter().map(AsFd::as_fd).collect();
         link.send(message, &fds).is_ok()
+    }
+
+    /// Tells a slot's proxy, now or once its link has room, in the order of these; whether it will hear.
+    fn says(&mut self, slot: u32, message: Message) -> bool {
+        let Some(link) = self.links.get(&slot) else {
+            return false;
+        };
+        let unsaid = self.unsaid.entry(slot).or_default();
+        let said = match unsaid.is_empty() {
+            true => link.send(&message, &[]),
+            false => Err(seqpacket::Error::Full),
+        };
+        match said {
+            Err(seqpacket::Error::Full)
+                if unsaid.len() < UNSAID && guard!("circuits-late-proxy") =>
+            {
+                unsaid.push_back(message);
+                true
+            }
+            said => said.is_ok(),
+        }
+    }
+
+    /// Says what links had no room for.
+    pub fn says_on(&mut self) {
+        for (slot, unsaid) in &mut self.unsaid {
+            // One that is closed hears nothing more.
+            while let (Some(message), Some(link)) = (unsaid.front(), self.links.get(slot))
+                && !matches!(link.send(message, &[]), Err(seqpacket::Error::Full))
+            {
+                unsaid.pop_front();
+            }
+        }
+        self.unsaid.retain(|_, unsaid| !unsaid.is_empty());
+    }
+
+    /// Whether a link had no room for something.
+    pub fn is_late(&self) -> bool {
+        self.unsaid.values().any(|unsaid| !unsaid.is_empty())
     }
 
     /// Whether a socket's connect is asked for.
@@ -186,7 +238,7 @@ impl Relays {
             from_port: local.port.into(),
             to_port: remote.port.into(),
         };
-        if !self.tell(slot, &Message::new(0, &body), None) {
+        if !self.says(slot, Message::new(0, &body)) {
             return Err(Errno::NOBUFS);
         }
         let asked = Asked {
@@ -263,7 +315,7 @@ impl Relays {
 
     /// Nobody wants this connection.
     pub fn refuse(&mut self, slot: u32, id: u64) {
-        self.tell(slot, &Message::new(0, &Refuse { id }), None);
+        self.says(slot, Message::new(0, &Refuse { id }));
     }
 
     /// Its other end is this.
@@ -273,32 +325,46 @@ impl Relays {
 
     /// Has a slot's proxy listen for a program that listens where others could come from.
     pub fn serve(&mut self, socket: &Known) {
-        let State::Listening { backlog } = socket.state() else {
+        let Some((place, body)) = served(socket) else {
             return;
         };
-        let (local, slot) = (socket.local(), socket.endpoint());
-        if is_loopback(&local.ip) || self.served.contains_key(&socket.cookie()) {
-            return;
-        }
-        let body = Serve {
-            id: socket.cookie(),
-            ip: local.ip,
-            port: local.port.into(),
-            backlog,
-            only6: u32::from(socket.options().v6only()),
-            reserved: 0,
-        };
-        if self.tell(slot, &Message::new(0, &body), None) {
-            self.served.insert(socket.cookie(), slot);
+        let has = self.served.get(&place);
+        if has.is_none_or(|has| *has > body.id) && self.says(place.0, Message::new(0, &body)) {
+            self.served.insert(place, body.id);
         }
     }
 
-    /// Forgets what is not so any more.
-    pub fn retain(&mut self, lives: impl Fn(u64) -> bool, listens: impl Fn(u64) -> bool) {
-        let gone = self.served.extract_if(.., |cookie, _| !listens(*cookie));
-        let gone: Vec<(u64, u32)> = gone.collect();
-        for (id, slot) in gone {
-            self.tell(slot, &Message::new(0, &Unserve { id }), None);
+    /// The same of many.
+    fn serve_all<'a>(&mut self, all: impl Iterator<Item = &'a Known>) {
+        let mut first: BTreeMap<Place, &Known> = BTreeMap::new();
+        for socket in all {
+            if let Some((place, body)) = served(socket) {
+                let first = first.entry(place).or_insert(socket);
+                if first.cookie() > body.id {
+                    *first = socket;
+                }
+            }
+        }
+        first.into_values().for_each(|socket| self.serve(socket));
+    }
+
+    /// Forgets what is not so any more: of `all` sockets those are there that live, and listen.
+    pub fn retain<'a>(
+        &mut self,
+        lives: impl Fn(u64) -> bool,
+        listens: impl Fn(u64) -> bool,
+        all: impl Iterator<Item = &'a Known>,
+    ) {
+        let gone = self.served.extract_if(.., |_, cookie| !listens(*cookie));
+        let gone: BTreeMap<Place, u64> = gone.collect();
+        if !gone.is_empty() {
+            // First whoever goes on there: what has come by then waits for that one.
+            let is_there =
+                |it: &&Known| served(it).is_some_and(|(place, _)| gone.contains_key(&place));
+            self.serve_all(all.filter(is_there));
+        }
+        for (place, id) in gone {
+            self.says(place.0, Message::new(0, &Unserve { id }));
         }
         self.tried.retain(|cookie, _| lives(*cookie));
         let gone = self.asked.extract_if(.., |cookie, _| !lives(*cookie));
@@ -307,6 +373,24 @@ impl Relays {
             self.refuse(slot, id);
         }
     }
+}
+
+/// Where a proxy is to listen for a socket, and what it is told; none, where nobody comes from elsewhere.
+fn served(socket: &Known) -> Option<(Place, Serve)> {
+    let State::Listening { backlog } = socket.state() else {
+        return None;
+    };
+    let (local, only6) = (socket.local(), socket.options().v6only());
+    let body = Serve {
+        id: socket.cookie(),
+        ip: local.ip,
+        port: local.port.into(),
+        backlog,
+        only6: only6.into(),
+        reserved: 0,
+    };
+    let place = (socket.endpoint(), local.ip, local.port, only6);
+    (!is_loopback(&local.ip)).then_some((place, body))
 }
 
 /// ::1, 127.0.0.0/8.
@@ -327,7 +411,7 @@ mod tests {
             assert_eq!(tries, PORTS as usize - 1);
         }
         assert!(relays.tries_another(7) && relays.tries_another(8));
-        relays.retain(|cookie| cookie == 8, |_| false);
+        relays.retain(|cookie| cookie == 8, |_| false, std::iter::empty());
         assert_eq!(relays.tried.len(), 1);
     }
 

@@ -495,6 +495,18 @@ impl Proxy {
     }
 
     fn serve(&mut self, body: &Serve) {
+        let is_same = |it: &Serve| (it.ip, it.port, it.only6) == (body.ip, body.port, body.only6);
+        let mut served = self.served.values_mut();
+        // Several listen there, and this one goes on: who has come waits for it.
+        if let Some(same) = served.find(|it| is_same(&it.body))
+            && guard!("proxy-goes-on-for")
+        {
+            let before = std::mem::replace(&mut same.body, *body).id;
+            let came = self.waits.values_mut().filter_map(|it| it.came.as_mut());
+            came.filter(|came| came.at == before)
+                .for_each(|came| came.at = body.id);
+            return;
+        }
         self.served.retain(|_, it| it.body.id != body.id);
         let left = self.left.extract_if(.., |it| it.body == *body).next();
         let left = left.filter(|_| guard!("proxy-listens-on"));

@@ -4,6 +4,9 @@ use super::*;
 use command::verbs;
 use seqpacket::Socket;
 
+/// So many that share a port are tried, of which the first may be closed.
+const CLOSED: usize = 64;
+
 impl Mediator {
     /// A slot's endpoint has a proxy from now on, or another one.
     pub fn link_proxy(&mut self, slot: u32, link: Socket) {
@@ -55,7 +58,29 @@ impl Mediator {
     }
 
     fn let_in(&mut self, slot: u32, body: &verbs::Came) -> Result<(), Errno> {
-        let socket = self.table.socket(body.at).ok_or(Errno::CONNREFUSED)?;
+        let local = Endpoint {
+            ip: body.to,
+            port: body.to_port as u16,
+        };
+        for _ in 0..CLOSED {
+            // Of those that share a port (SO_REUSEPORT) any; and another than the proxy knows of, if that one is closed.
+            let found = self.table.find_listener(slot, local, chance::number());
+            let at = found.map_or(body.at, |listener| listener.cookie);
+            match self.let_in_at(slot, body, (at, local)) {
+                Err(Errno::CONNREFUSED) if found.is_some() => {}
+                outcome => return outcome,
+            }
+        }
+        Err(Errno::CONNREFUSED)
+    }
+
+    fn let_in_at(
+        &mut self,
+        slot: u32,
+        body: &verbs::Came,
+        (at, local): (u64, Endpoint),
+    ) -> Result<(), Errno> {
+        let socket = self.table.socket(at).ok_or(Errno::CONNREFUSED)?;
         // A proxy is another's word: it lets in to its own endpoint's programs alone.
         if socket.endpoint() != slot && guard!("circuits-came") {
             return Err(Errno::CONNREFUSED);
@@ -67,26 +92,23 @@ impl Mediator {
                 ip: body.from,
                 port: body.from_port as u16,
             },
-            local: Endpoint {
-                ip: body.to,
-                port: body.to_port as u16,
-            },
+            local,
             token: made.cookie,
             crossing: 0,
             relayed: true,
         };
-        let is_beyond = self.table.is_full(body.at);
-        let queued = self.table.enqueue_beyond(body.at, pending, BEYOND_BACKLOG);
+        let is_beyond = self.table.is_full(at);
+        let queued = self.table.enqueue_beyond(at, pending, BEYOND_BACKLOG);
         queued.map_err(number)?;
         if is_beyond {
-            self.passes(body.at);
+            self.passes(at);
         }
         self.write();
         if let Err(errno) = sockets::connects(&made.fd, name) {
-            let _ = self.table.withdraw(body.at, made.cookie);
+            let _ = self.table.withdraw(at, made.cookie);
             if errno == Errno::CONNREFUSED {
                 // It was closed, which nobody is told of.
-                let _ = self.table.closed(body.at);
+                let _ = self.table.closed(at);
                 self.settle_relays();
             }
             return Err(errno);
@@ -142,8 +164,8 @@ impl Mediator {
             let state = table.socket(cookie).map(|socket| socket.state());
             matches!(state, Some(circuit::State::Listening { .. }))
         };
-        self.relays
-            .retain(|cookie| table.socket(cookie).is_some(), listens);
+        let lives = |cookie| table.socket(cookie).is_some();
+        self.relays.retain(lives, listens, table.all());
         self.settle_outside();
     }
 }

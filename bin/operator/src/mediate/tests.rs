@@ -5,6 +5,7 @@ mod hunts;
 mod metered;
 mod outside;
 mod ports;
+mod proxied;
 mod udp;
 
 use crate::decide::tests::{NEAR, WEB, judged, of, tables};

@@ -322,3 +322,39 @@ fn what_is_no_operators_word_ends_it() {
     assert_eq!(short, Ok(5));
     assert!(proxy.hear().is_err());
 }
+
+/// Of several that share a port one goes on where another ends, with who waits there.
+#[test]
+fn who_shares_a_port_goes_on_with_those_who_came() {
+    let (mut proxy, operator) = linked();
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = free.local_addr().unwrap();
+    drop(free);
+    let (ip, port) = tcp::numbers(at);
+    let serve = |id: u64| Serve {
+        id,
+        ip,
+        port,
+        backlog: 8,
+        ..Serve::default()
+    };
+    proxy.serve(&serve(4));
+    let _told = std::net::TcpStream::connect(at).unwrap();
+    let number = *proxy.served.keys().next().unwrap();
+    proxy.meet(number);
+    let _waits = std::net::TcpStream::connect(at).unwrap();
+    proxy.serve(&serve(5));
+    operator
+        .send(&Message::new(0, &Unserve { id: 4 }), &[])
+        .unwrap();
+    proxy.hear().unwrap();
+    proxy.meet(number);
+    assert_eq!(proxy.waits.len(), 2);
+    // Whoever follows this operator is told of both.
+    let ats = proxy
+        .waits
+        .values()
+        .filter_map(|it| it.came)
+        .map(|it| it.at);
+    assert_eq!(ats.collect::<Vec<_>>(), [5, 5]);
+}

@@ -26,14 +26,14 @@ fn bound(mediator: &mut Mediator) -> Made {
     made
 }
 
-fn linked(mediator: &mut Mediator, slot: u32) -> Link {
+pub(super) fn linked(mediator: &mut Mediator, slot: u32) -> Link {
     let (link, proxy) = Link::pair().unwrap();
     mediator.link_proxy(slot, link);
     proxy
 }
 
 /// What a proxy is told, and how many descriptors come with it.
-fn told(proxy: &Link) -> Vec<(Message, usize)> {
+pub(super) fn told(proxy: &Link) -> Vec<(Message, usize)> {
     let mut all = Vec::new();
     while let Some((message, fds)) = proxy.recv().unwrap() {
         all.push((message, fds.len()));

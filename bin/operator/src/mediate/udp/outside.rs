@@ -341,6 +341,7 @@ impl Mediator {
 
     /// Says again what proxies had no ear for.
     pub(in crate::mediate) fn outside_tick(&mut self) {
+        self.relays.says_on();
         let late = std::mem::take(&mut self.outside.late);
         let late = late.iter().filter_map(|it| self.table.socket(*it).copied());
         let late: Vec<Socket> = late.collect();

@@ -22,7 +22,8 @@ impl Mediator {
         let receivers = self.datagrams.receivers.sleep(Instant::now());
         let unclaimed = self.is_to_look().then_some(LOOK);
         const SOON: Duration = Duration::from_millis(5);
-        let outside = self.outside.is_late().then_some(SOON);
+        let is_late = self.outside.is_late() || self.relays.is_late();
+        let outside = is_late.then_some(SOON);
         let listings = self.listings.due(Instant::now());
         let sleep = receivers
             .into_iter()
