@@ -101,7 +101,7 @@ fn ends(address: &str, time: Duration, threads: usize) -> std::io::Result<()> {
     drop(tell);
     let (mut text, [mut hung, mut failed, mut slow]) = (String::new(), [0; 3]);
     // Each thread's last word is that it is gone; one that hangs has none.
-    while let Ok((end, has_failed, (is_slow, has_hung))) = told.recv_timeout(2 * SLOW) {
+    while let Ok((end, has_failed, (is_slow, has_hung))) = told.recv_timeout(SLOW + HUNG) {
         if !has_failed {
             text += &format!("{end}\n");
         }
@@ -116,8 +116,7 @@ fn ends(address: &str, time: Duration, threads: usize) -> std::io::Result<()> {
     std::io::stdout().write_all(text.as_bytes())
 }
 
-/// Whether a connection was slow, and whether it hung: it was passed by while each of the others, as many as there are threads, was over
-/// twice and more.
+/// Whether a connection was slow, and whether it hung: it was passed by, while twice as many others were over as there are threads.
 fn took(time: Duration, others: usize, threads: usize) -> (bool, bool) {
     let is_slow = time > SLOW;
     (is_slow, is_slow && others > 2 * threads || time > HUNG)
