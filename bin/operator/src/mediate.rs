@@ -484,6 +484,9 @@ impl Mediator {
                 // A signal has it begin anew, and it waits no longer for that: neither than TCP would, nor than its program says.
                 let now = Instant::now();
                 if let Some((key, ended)) = self.waits.ended_by(&call) {
+                    if let Some(notes) = self.notes.as_ref().filter(|_| key.1 == why) {
+                        notes.has_turn(note, ended.note);
+                    }
                     self.done_with(ended.note);
                     until = ended.left_of(&call, (at, own), until, now);
                     turn = Some(Turn::Of(key));

@@ -265,6 +265,13 @@ impl Notes {
         self.words.load(FIRST_CALL + usize::from(at) * CALL + 3) >> 32
     }
 
+    /// A call is one that came before, which a signal has ended: it has that one's turn.
+    pub fn has_turn(&self, at: u16, of: u16) {
+        let word = |at: u16| FIRST_CALL + usize::from(at) * CALL + 3;
+        let arch = self.words.load(word(at)) & u64::from(u32::MAX);
+        self.words.store(word(at), arch | self.turn(of) << 32);
+    }
+
     /// How many calls came: each that comes has had none of these turns.
     pub fn came(&self) -> u64 {
         self.came
@@ -432,6 +439,13 @@ mod tests {
         assert_eq!(came, [3, 4, 5]);
         let turns: Vec<u64> = left.iter().map(|(_, at, _)| third.turn(*at)).collect();
         assert_eq!((turns, third.came()), (vec![2, 3, 4], 5));
+        // After a signal the first is another call.
+        let mut third = third;
+        let (again, first) = (third.note(9, &call(6)).unwrap(), left[0].1);
+        third.has_turn(again, first);
+        third.answered(first);
+        let came: Vec<u64> = notes(&page).1.iter().map(|(.., call)| call.id).collect();
+        assert_eq!(came, [6, 4, 5]);
     }
 
     #[test]

@@ -325,7 +325,7 @@ impl Proxy {
             self.served.retain(|_, it| it.body.id != id);
             self.leave(|it| it.id == id);
         } else if let Some(body) = message.body::<Hear>() {
-            self.hear_at(tcp::address(body.ip, body.port), body.goes_on != 0);
+            self.hear_at(tcp::address(body.ip, body.port), body.id);
         } else if let Some(body) = message.body::<Unhear>() {
             self.datagrams.unhear(&tcp::address(body.ip, body.port));
         } else if let Some(body) = message.body::<Convey>() {
@@ -339,9 +339,9 @@ impl Proxy {
         }
     }
 
-    fn hear_at(&mut self, at: SocketAddr, goes_on: bool) {
+    fn hear_at(&mut self, at: SocketAddr, id: u64) {
         let number = self.number();
-        let heard = self.datagrams.hear(at, number, (self.interface, goes_on));
+        let heard = self.datagrams.hear(at, number, (self.interface, id));
         let heard = heard.and_then(|fd| match fd {
             Some(fd) if !has_room(fd, self.spare) => Err(Errno::NFILE),
             Some(fd) => {

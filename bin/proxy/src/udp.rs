@@ -11,7 +11,7 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, ipproto, recv, recvfrom,
     send, sendto, socket_with,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -50,9 +50,9 @@ pub enum Say {
 
 /// All of an endpoint.
 pub struct Datagrams {
-    heard: BTreeMap<SocketAddr, (OwnedFd, u64)>,
-    /// What was heard for the operator before: what comes there waits for the next to say the same.
-    left: BTreeMap<SocketAddr, OwnedFd>,
+    heard: BTreeMap<SocketAddr, HeardAt>,
+    /// What was heard for the operator before: what comes there waits for the next to say the same of one of these sockets.
+    left: BTreeMap<SocketAddr, (OwnedFd, BTreeSet<u64>)>,
     conveyed: BTreeMap<u64, Conveyed>,
     peers: BTreeMap<Pair, u64>,
     /// What each number of an event is of.
@@ -63,6 +63,14 @@ pub struct Datagrams {
     counted: Instant,
     says: Vec<Say>,
     room: Vec<u8>,
+}
+
+/// An address and port.
+struct HeardAt {
+    fd: OwnedFd,
+    number: u64,
+    /// For which sockets of programs.
+    ids: BTreeSet<u64>,
 }
 
 #[derive(Clone, Copy)]
@@ -107,9 +115,9 @@ impl Datagrams {
         for id in self.conveyed.keys().copied().collect::<Vec<_>>() {
             self.goes_out(id, now);
         }
-        for (at, (fd, _)) in std::mem::take(&mut self.heard) {
+        for (at, HeardAt { fd, ids, .. }) in std::mem::take(&mut self.heard) {
             unwatch(fd.as_fd());
-            self.left.insert(at, fd);
+            self.left.insert(at, (fd, ids));
         }
         self.conveyed.clear();
         self.peers.clear();
@@ -133,8 +141,9 @@ impl Datagrams {
         (soon, !self.conveyed.is_empty())
     }
 
-    /// Hears what is sent there by an interface; the socket, to be watched by this number. `None`: it is already. What came
-    /// there while an operator was replaced is for who `goes_on` there, and for nobody else.
+    /// Hears what is sent there by an interface, for a program's socket; the socket, to be watched by this number. `None`: it is already.
+    /// What came there while an operator was replaced is for those for which it was heard, and for nobody else: one that had the
+    /// port since was told of by nobody, or with the operator's last words.
     ///
     /// # Errors
     /// The kernel's: another program of the namespace has the port. NFILE: too many.
@@ -142,18 +151,25 @@ impl Datagrams {
         &mut self,
         at: SocketAddr,
         number: u64,
-        (interface, goes_on): (u32, bool),
+        (interface, id): (u32, u64),
     ) -> Result<Option<BorrowedFd<'_>>, Errno> {
-        if self.heard.contains_key(&at) {
+        if let Some(heard) = self.heard.get_mut(&at) {
+            // Who had it before did not want what was asked about; or is asked again.
+            if heard.ids.len() < HEARD && heard.ids.insert(id) {
+                self.asks_no_more(&at);
+            }
             return Ok(None);
         }
         if self.heard.len() >= HEARD {
             return Err(Errno::NFILE);
         }
         let left = self.left.remove(&at);
-        let goes_on = goes_on || !guard!("proxy-hears-anew");
-        let fd = match left.filter(|_| goes_on && guard!("proxy-hears-on")) {
-            Some(fd) => fd,
+        let goes_on =
+            |it: &(OwnedFd, BTreeSet<u64>)| it.1.contains(&id) || !guard!("proxy-hears-anew");
+        let left = left.filter(|it| goes_on(it) && guard!("proxy-hears-on"));
+        let ids = left.as_ref().map(|it| it.1.clone()).unwrap_or_default();
+        let fd = match left {
+            Some((fd, _)) => fd,
             None => {
                 self.asks_no_more(&at);
                 opened(&at, interface)?
@@ -166,16 +182,18 @@ impl Datagrams {
             self.says.push(Say::Heard(*pair));
         }
         self.numbers.insert(number, Of::Heard(at));
-        self.heard.insert(at, (fd, number));
-        Ok(self.heard.get(&at).map(|(fd, _)| fd.as_fd()))
+        let mut heard = HeardAt { fd, number, ids };
+        heard.ids.insert(id);
+        self.heard.insert(at, heard);
+        Ok(self.heard.get(&at).map(|heard| heard.fd.as_fd()))
     }
 
     /// No more.
     pub fn unhear(&mut self, at: &SocketAddr) {
         self.left.remove(at);
         self.asks_no_more(at);
-        if let Some((_, number)) = self.heard.remove(at) {
-            self.numbers.remove(&number);
+        if let Some(heard) = self.heard.remove(at) {
+            self.numbers.remove(&heard.number);
         }
     }
 
@@ -258,8 +276,8 @@ impl Datagrams {
                     conveyed.used = now;
                     // Longer than any of UDP: gone, as what the kernel refuses for another reason.
                     let heard = self.heard.get(&from);
-                    if let (Some(data), Some((fd, _))) = (self.room.get(..length), heard) {
-                        let _ = sendto(fd, data, sends(), &to);
+                    if let (Some(data), Some(heard)) = (self.room.get(..length), heard) {
+                        let _ = sendto(&heard.fd, data, sends(), &to);
                     }
                 }
                 Err(Errno::AGAIN) => return,
@@ -272,10 +290,10 @@ impl Datagrams {
     /// From peers to a program.
     fn comes_in(&mut self, at: SocketAddr, now: Instant) {
         for _ in 0..TURN {
-            let Some((fd, _)) = self.heard.get(&at) else {
+            let Some(heard) = self.heard.get(&at) else {
                 return;
             };
-            let (length, from) = match recvfrom(fd, &mut self.room[..], receives()) {
+            let (length, from) = match recvfrom(&heard.fd, &mut self.room[..], receives()) {
                 Ok((_, length, from)) => (length, from),
                 Err(Errno::AGAIN) => return,
                 Err(_) => continue,

@@ -458,10 +458,12 @@ fn a_datagram_to_nobody_from_packets_is_for_nobody() {
 import os, socket, sys, time
 def bound():
     s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('10.1.1.13', 9000)); s.settimeout(5); return s
-for n in range(6):
+# Another has the port for the other family, all the time.
+six = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM); six.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1); six.bind(('::', 9000))
+for n in range(9):
     s = bound(); print('bound', n, flush=True); assert s.recv(100) == b'first'; s.close(); print('closed', n, flush=True)
     while not os.path.exists(f'{sys.argv[1]}{n}'): time.sleep(0.01)
-    time.sleep(0.1); s = bound(); s.settimeout(0.7)
+    time.sleep(0.1); s = bound(); s.settimeout(0.7); print('again', n, flush=True)
     try: print('heard', s.recv(100), flush=True)
     except TimeoutError: print('nothing', n, flush=True)
     s.close()
@@ -476,18 +478,23 @@ for n in range(6):
         let said = crate::proxy::in_box(&scene, &line).status().unwrap();
         assert!(said.success());
     };
-    for n in 0..6 {
+    for n in 0..9 {
         binds.until(&format!("bound {n}"));
         let came = |_: &Instance| {
             sends("first");
             binds.out().contains(&format!("closed {n}"))
         };
         assert!(scene.instance.until(Duration::from_secs(10), came));
-        if n % 2 == 1 {
+        if n % 3 == 1 {
             scene.kill_operator();
         }
         sends("late");
         scene.file(&format!("go{n}"), "");
+        // Its successor has the same asked again.
+        if n % 3 == 2 {
+            binds.until(&format!("again {n}"));
+            scene.kill_operator();
+        }
         binds.until(&format!("nothing {n}"));
     }
 }

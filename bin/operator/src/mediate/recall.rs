@@ -30,7 +30,6 @@ impl Mediator {
         self.sweep();
         self.review();
         self.cuts_condemned();
-        self.recall_outside();
         self.link_everybody();
         self.write();
     }

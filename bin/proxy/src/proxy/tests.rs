@@ -254,9 +254,9 @@ fn no_listener_and_no_stranger_takes_them_either() {
         let convey = Message::new(0, &convey);
         operator.send(&convey, &[far.as_fd()]).unwrap();
         proxy.hear().unwrap();
-        proxy.hear_at(any, false);
+        proxy.hear_at(any, 1);
         let (_, conveys) = proxy.datagrams.waits();
-        let hears = matches!(proxy.datagrams.hear(any, 99, (0, false)), Ok(None));
+        let hears = matches!(proxy.datagrams.hear(any, 99, (0, 1)), Ok(None));
         proxy.datagrams.clear(Instant::now(), |_| {});
         proxy.datagrams.leave();
         (served, conveys, hears)

@@ -9,9 +9,9 @@ fn hearing() -> (Datagrams, SocketAddr) {
         .unwrap()
         .local_addr()
         .unwrap();
-    assert!(all.hear(at, 1, (1, false)).unwrap().is_some());
+    assert!(all.hear(at, 1, (1, 71)).unwrap().is_some());
     assert!(
-        all.hear(at, 2, (1, false)).unwrap().is_none(),
+        all.hear(at, 2, (1, 72)).unwrap().is_none(),
         "it is heard already"
     );
     (all, at)
@@ -96,7 +96,8 @@ fn what_comes_while_an_operator_is_replaced_waits_for_the_next() {
     assert_eq!(known.recv_from(&mut buffer).unwrap(), (6, at));
     peer.send(b"while").unwrap();
     peer.send(b"it is").unwrap();
-    assert!(all.hear(at, 9, (1, true)).unwrap().is_some());
+    // By another of those that share it.
+    assert!(all.hear(at, 9, (1, 72)).unwrap().is_some());
     assert_eq!(all.says(), [Say::Heard((at, from))]);
     all.stirred(9, Instant::now());
     let program = convey(&mut all, 8, (at, from)).unwrap();
@@ -114,7 +115,7 @@ fn what_comes_while_an_operator_is_replaced_waits_for_the_next() {
                 all.unhear(&at);
             }
         }
-        assert!(all.hear(at, number, (1, false)).unwrap().is_some());
+        assert!(all.hear(at, number, (1, number)).unwrap().is_some());
         all.stirred(number, Instant::now());
         assert!(all.asked.is_empty());
         all.says();

@@ -190,8 +190,10 @@ body! {
         ip: [u8; 16],
         /// Which port.
         port: u32,
-        /// 1: as the operator before had it, and what came since is for the same program; 0: anew.
-        goes_on: u32,
+        /// Zero.
+        reserved: u32,
+        /// For which program's socket, by its cookie: where an operator before had it heard for the same, what came since is for it.
+        id: u64,
     }
 }
 body! {

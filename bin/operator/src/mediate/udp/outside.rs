@@ -40,11 +40,10 @@ pub(in crate::mediate) struct Outside {
     by_way: BTreeMap<(u64, Way), u64>,
     by_name: BTreeMap<[u8; 16], Way>,
     gone: VecDeque<[u8; 16]>,
-    heard: BTreeSet<(u32, Endpoint)>,
+    /// Of each address with a port that is heard, for which sockets.
+    heard: BTreeMap<(u32, Endpoint), BTreeSet<u64>>,
     /// Sockets for which a proxy had no ear yet.
     late: BTreeSet<u64>,
-    /// Those that the operator before left, with where they were bound.
-    left: BTreeSet<(u64, Endpoint)>,
     used: u64,
 }
 
@@ -81,7 +80,7 @@ impl Outside {
         for id in of {
             self.remove(id);
         }
-        self.heard.retain(|(heard, _)| *heard != slot);
+        self.heard.retain(|(heard, _), _| *heard != slot);
     }
 
     fn of(&self, slot: u32) -> impl Iterator<Item = (u64, &Far)> {
@@ -300,32 +299,39 @@ impl Mediator {
 
     /// Has a slot's proxy hear what is sent there.
     fn hear(&mut self, socket: &Socket, at: Endpoint) -> Result<(), Errno> {
-        let slot = socket.endpoint();
-        if self.outside.heard.contains(&(slot, at)) {
+        let (slot, id) = (socket.endpoint(), socket.cookie());
+        let ids = self.outside.heard.get(&(slot, at));
+        if ids.is_some_and(|ids| ids.contains(&id)) {
             return Ok(());
         }
+        // What was sent since those were closed, which nobody is told of, is for nobody.
+        let lives = |id: &u64| self.table.socket(*id).is_some();
+        if ids.is_some_and(|ids| !ids.iter().any(lives)) {
+            self.unhear(slot, at);
+        }
+        let is_heard = self.outside.heard.contains_key(&(slot, at));
         let full = |this: &Mediator| {
-            let all = this.outside.heard.iter();
+            let all = this.outside.heard.keys();
             all.filter(|(heard, _)| *heard == slot).count() >= HEARD
         };
         // Closing tells nobody.
-        if full(self) {
+        if !is_heard && full(self) {
             self.sweeps();
         }
-        if full(self) {
+        if !is_heard && full(self) {
             return Err(Errno::NOBUFS);
         }
         let body = Hear {
             ip: at.ip,
             port: at.port.into(),
-            goes_on: self
-                .outside
-                .left
-                .contains(&(socket.cookie(), socket.local()))
-                .into(),
+            reserved: 0,
+            id,
         };
         match self.relays.tell(slot, &Message::new(0, &body), None) {
-            true => drop(self.outside.heard.insert((slot, at))),
+            true => {
+                let heard = self.outside.heard.entry((slot, at)).or_default();
+                heard.insert(id);
+            }
             false => return Err(Errno::AGAIN),
         }
         Ok(())
@@ -348,12 +354,6 @@ impl Mediator {
         if !late.is_empty() {
             self.begin_outside(&late, false);
         }
-    }
-
-    /// What is bound now goes on, for whom this operator is another.
-    pub(in crate::mediate) fn recall_outside(&mut self) {
-        let all = self.table.all().filter(|it| it.kind() == Kind::Datagram);
-        self.outside.left = all.map(|it| (it.cookie(), it.local())).collect();
     }
 
     /// A socket has a port: others send there, by packets too.
@@ -445,20 +445,24 @@ impl Mediator {
             self.part_id(id);
         }
         let table = &self.table;
-        let has = |(slot, at): &(u32, Endpoint)| {
-            let mut all = table.datagrams_at(*slot, at.port);
-            all.next().is_some()
-        };
-        let gone = self.outside.heard.extract_if(.., |heard| !has(heard));
-        let gone: Vec<(u32, Endpoint)> = gone.collect();
-        for (slot, at) in gone {
-            let body = Unhear {
-                ip: at.ip,
-                port: at.port.into(),
-                reserved: 0,
-            };
-            self.relays.tell(slot, &Message::new(0, &body), None);
+        for ids in self.outside.heard.values_mut() {
+            ids.retain(|id| table.socket(*id).is_some());
         }
+        let gone = self.outside.heard.iter().filter(|(_, ids)| ids.is_empty());
+        let gone: Vec<(u32, Endpoint)> = gone.map(|(heard, _)| *heard).collect();
+        for (slot, at) in gone {
+            self.unhear(slot, at);
+        }
+    }
+
+    fn unhear(&mut self, slot: u32, at: Endpoint) {
+        self.outside.heard.remove(&(slot, at));
+        let body = Unhear {
+            ip: at.ip,
+            port: at.port.into(),
+            reserved: 0,
+        };
+        self.relays.tell(slot, &Message::new(0, &body), None);
     }
 
     /// A slot's endpoint has a proxy, or another one: it hears for all that are bound, and who is
