@@ -288,8 +288,10 @@ static void *forks(void *none) {
         __atomic_store_n(&is_idle, 1, __ATOMIC_SEQ_CST);
         while (__atomic_load_n(&waits, __ATOMIC_SEQ_CST)) usleep(50);
         __atomic_store_n(&is_idle, 0, __ATOMIC_SEQ_CST);
+        // As it was before: the kernel copies descriptors, and then memory.
+        int it = __atomic_load_n(&stays, __ATOMIC_SEQ_CST);
         pid_t child = fork();
-        if (!child) _exit(stays >= 0 && fcntl(stays, F_GETFD) < 0);
+        if (!child) _exit(it >= 0 && fcntl(it, F_GETFD) < 0);
         waitpid(child, &status, 0);
     }
     return none;
