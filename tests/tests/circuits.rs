@@ -54,6 +54,8 @@ mod metered;
 mod outside;
 #[path = "circuits/policy.rs"]
 mod policy;
+#[path = "circuits/ports.rs"]
+mod ports;
 #[path = "circuits/preload.rs"]
 mod preload;
 #[path = "circuits/programs.rs"]

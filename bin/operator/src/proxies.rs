@@ -4,7 +4,7 @@
 use crate::sockets::{self, Made};
 use circuit::{Endpoint, Socket as Known, State};
 use command::Message;
-use command::verbs::{Came, Heard, Join, Quiet, Refuse, Relay, Relayed, Serve, Unserve};
+use command::verbs::{Came, Heard, Join, Quiet, Refuse, Relay, Relayed, Serve, Served, Unserve};
 use guard::guard;
 use rustix::fs::fcntl_getfl;
 use rustix::io::Errno;
@@ -83,6 +83,7 @@ impl Relays {
             self.says(slot, Message::new(0, &body));
         }
         self.serve_all(all.filter(|socket| socket.endpoint() == slot));
+        self.says(slot, Message::new(0, &Served::default()));
     }
 
     /// What a link before had is no more.

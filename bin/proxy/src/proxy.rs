@@ -35,6 +35,8 @@ const UNJOINED_FOR: Duration = Duration::from_secs(15);
 const SERVED: usize = 1024;
 /// What an operator had listened for goes on for so long for who follows it: longer than one follows another.
 const LEFT_FOR: Duration = Duration::from_secs(5);
+/// What could not be listened for is tried again after so long.
+const AGAIN: Duration = Duration::from_millis(900);
 /// Connections of one that are taken in a turn.
 const TURN: usize = 64;
 /// Events at a time.
@@ -85,6 +87,9 @@ pub struct Proxy {
     /// What was for the operator before, and since when: who connects waits there for the next to say the same.
     left: Vec<Served>,
     left_since: Instant,
+    /// What could not be listened for, and when that was tried last.
+    unserved: Vec<Serve>,
+    tried: Instant,
     waits: BTreeMap<u64, Waits>,
     /// Connections that are begun, by the number of events.
     begun: BTreeMap<u64, u64>,
@@ -114,6 +119,8 @@ impl Proxy {
             served: BTreeMap::new(),
             left: Vec::new(),
             left_since: Instant::now(),
+            unserved: Vec::new(),
+            tried: Instant::now(),
             waits: BTreeMap::new(),
             begun: BTreeMap::new(),
             joined: BTreeMap::new(),
@@ -173,7 +180,7 @@ impl Proxy {
             (false, _) => Some(0),
             (true, false) => Some(5_000_000),
             (true, true) => match (
-                self.waits.is_empty() && self.left.is_empty(),
+                self.waits.is_empty() && self.left.is_empty() && self.unserved.is_empty(),
                 self.datagrams.waits(),
             ) {
                 (true, (false, false)) => None,
@@ -251,6 +258,7 @@ impl Proxy {
             self.left_since = Instant::now();
         }
         self.unsaid.clear();
+        self.unserved.clear();
         for served in std::mem::take(&mut self.served).into_values() {
             let _ = epoll::delete(&self.epoll, &served.fd);
             self.left.push(served);
@@ -323,7 +331,10 @@ impl Proxy {
             self.serve(&body);
         } else if let Some(Unserve { id }) = message.body::<Unserve>() {
             self.served.retain(|_, it| it.body.id != id);
+            self.unserved.retain(|it| it.id != id);
             self.leave(|it| it.id == id);
+        } else if message.body::<command::verbs::Served>().is_some() {
+            self.leave(|_| true);
         } else if let Some(body) = message.body::<Hear>() {
             self.hear_at(tcp::address(body.ip, body.port), body.id);
         } else if let Some(body) = message.body::<Unhear>() {
@@ -431,6 +442,14 @@ impl Proxy {
         if now.saturating_duration_since(self.left_since) > LEFT_FOR {
             self.leave_all();
         }
+        if !self.unserved.is_empty() && now.saturating_duration_since(self.tried) > AGAIN {
+            self.tried = now;
+            let unserved = std::mem::take(&mut self.unserved);
+            let still = unserved
+                .into_iter()
+                .filter(|body| self.try_serve(body, None).is_err());
+            self.unserved = still.collect();
+        }
         let waits = &self.waits;
         self.begun.retain(|_, id| waits.contains_key(id));
     }
@@ -510,16 +529,17 @@ impl Proxy {
         self.served.retain(|_, it| it.body.id != body.id);
         let left = self.left.extract_if(.., |it| it.body == *body).next();
         let left = left.filter(|_| guard!("proxy-listens-on"));
-        // What is another's by now is in its way.
-        let at = tcp::address(body.ip, body.port);
-        let is_another = |it: &Serve| {
-            let other = tcp::address(it.ip, it.port);
-            tcp::are_one((&other, it.only6 != 0), (&at, body.only6 != 0))
-        };
-        self.leave(|it| it.id == body.id || is_another(it));
+        // What is another's by now would have some of those who come.
+        self.leave(|it| it.id == body.id || is_same(it));
+        self.unserved.retain(|it| it.id != body.id);
         let goes_on = left.is_some();
         if let Err(errno) = self.try_serve(body, left.map(|it| it.fd)) {
+            let at = tcp::address(body.ip, body.port);
             confine::say!("bulkhead-proxy: cannot listen at {at}: {errno}");
+            // A program of the namespace's own may have it, for now.
+            if self.unserved.len() < SERVED && guard!("proxy-serves-later") {
+                self.unserved.push(*body);
+            }
         } else if goes_on {
             // The operator before was told, and did not say what becomes of them.
             let came = self.waits.values().filter_map(|waits| waits.came);

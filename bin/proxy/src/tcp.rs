@@ -58,20 +58,6 @@ pub fn is_loopback(address: &SocketAddr) -> bool {
     address.ip().is_loopback() || address.ip().is_unspecified()
 }
 
-/// Whether what comes to the one may come to the other, each with whether it takes IPv6 alone if it does.
-pub fn are_one(
-    (one, only6): (&SocketAddr, bool),
-    (other, other_only6): (&SocketAddr, bool),
-) -> bool {
-    let is_any = |it: &SocketAddr| it.ip().is_unspecified();
-    let meet = match (one.is_ipv6(), other.is_ipv6()) {
-        (true, false) => is_any(one) && !only6,
-        (false, true) => is_any(other) && !other_only6,
-        _ => one.ip() == other.ip() || is_any(one) || is_any(other),
-    };
-    one.port() == other.port() && meet
-}
-
 fn stream(address: &SocketAddr, interface: Option<u32>) -> Result<OwnedFd, Errno> {
     let family = match address {
         SocketAddr::V4(_) => AddressFamily::INET,
@@ -154,6 +140,10 @@ pub fn begun(fd: &OwnedFd) -> Result<(), Errno> {
 /// Listens, for who comes by an interface.
 pub fn serve(at: &SocketAddr, backlog: u32, only6: bool, interface: u32) -> Result<OwnedFd, Errno> {
     let fd = stream(at, Some(interface))?;
+    // Beside others of this process's alone: which of an endpoint's sockets may have a port its operator knows.
+    if guard!("proxy-shares-port") {
+        sockopt::set_socket_reuseport(&fd, true)?;
+    }
     if at.is_ipv6() {
         sockopt::set_ipv6_v6only(&fd, only6)?;
     }
@@ -194,36 +184,6 @@ mod tests {
         }
         let mapped = "[::ffff:10.1.2.3]:80".parse().unwrap();
         assert_eq!(numbers(mapped), numbers("10.1.2.3:80".parse().unwrap()));
-    }
-
-    #[test]
-    fn what_comes_to_one_may_come_to_another_by_address_and_family() {
-        let are_one = |one: &str, only6, other: &str| {
-            let [one, other] = [one, other].map(|it| it.parse().unwrap());
-            let there = are_one((&one, only6), (&other, true));
-            assert_eq!(there, super::are_one((&other, true), (&one, only6)));
-            there
-        };
-        for (one, only6, other, expected) in [
-            ("10.1.1.1:80", false, "10.1.1.1:80", true),
-            ("10.1.1.1:80", false, "10.1.1.2:80", false),
-            ("10.1.1.1:80", false, "10.1.1.1:81", false),
-            ("0.0.0.0:80", false, "10.1.1.1:80", true),
-            ("[::]:80", false, "[fd00::1]:80", true),
-            ("[::]:80", true, "[fd00::1]:80", true),
-            // As nginx and sshd have them.
-            ("[::]:80", true, "0.0.0.0:80", false),
-            ("[::]:80", true, "10.1.1.1:80", false),
-            ("[::]:80", false, "0.0.0.0:80", true),
-            ("[::]:80", false, "10.1.1.1:80", true),
-            ("[fd00::1]:80", false, "0.0.0.0:80", false),
-        ] {
-            assert_eq!(
-                are_one(one, only6, other),
-                expected,
-                "{one} {only6} {other}"
-            );
-        }
     }
 
     #[test]

@@ -297,6 +297,8 @@ verbs! {
     ProgramLimit = 157,
     /// operator → operator: the program here has a circuit's memory.
     HasMemory = 158,
+    /// operator → proxy: of all that listen it was told.
+    Served = 159,
 }
 
 /// Why a request failed. `detail` in the answer's Done body says more.

@@ -572,6 +572,7 @@ const PROXYING: &[Entry] = &[
         SYS_setsockopt,
         [
             [is(1, SOCKET), is(2, libc::SO_REUSEADDR as i64)],
+            [is(1, SOCKET), is(2, libc::SO_REUSEPORT as i64)],
             [is(1, SOCKET), is(2, libc::SO_LINGER as i64)],
             [is(1, SOCKET), is(2, libc::SO_BINDTOIFINDEX as i64)],
             [is(1, libc::IPPROTO_TCP as i64)],

@@ -361,40 +361,6 @@ print(len(done) > 100, all(done), failed)
     asks_while_operators_die([ECHO, ASKS], (12, 200), "True True []\n");
 }
 
-/// Of programs that share a port (SO_REUSEPORT) each has some of those who come from packets, and where one ends the others have all.
-#[test]
-fn who_comes_from_packets_to_several_that_share_a_port_finds_those_that_are_there() {
-    const SERVES: &str = "
-import os, socket
-s = socket.socket(); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-s.bind(('10.1.1.13', 9000)); s.listen(64); print('serving', flush=True)
-while True:
-    with s.accept()[0] as c: c.sendall(b'%d' % os.getpid())
-";
-    const ASKS: &str = "
-import socket
-def asks():
-    with socket.create_connection(('10.1.1.13', 9000), 5) as s: return s.recv(9)
-print(len({asks() for _ in range(40)}))
-";
-    let scene = crate::proxy::scene("");
-    scene.file("serves.py", SERVES);
-    scene.file("asks.py", ASKS);
-    let serves = || scene.start("both", "exec python3 {f}/serves.py", "serving");
-    let says = || crate::proxy::box_says(&scene, "exec /usr/bin/python3 {f}/asks.py");
-    let [first, second] = [serves(), serves()];
-    assert_eq!(says(), ["2"]);
-    drop(first);
-    assert_eq!(says(), ["1"]);
-    // Its successor does not know which of them its proxy listened for.
-    let third = serves();
-    scene.kill_operator();
-    assert_eq!(says(), ["2"]);
-    drop(second);
-    assert_eq!(says(), ["1"]);
-    drop(third);
-}
-
 /// One with packets asks a program with circuits until it is told to end, while so many operators die, each so many milliseconds
 /// after the last; what it says at its end.
 fn asks_while_operators_die([echo, asks]: [&str; 2], (deaths, after): (u32, u64), end: &str) {

@@ -160,6 +160,13 @@ body! {
     }
 }
 body! {
+    /// Those were all: what an operator before had listened for is over, but for them.
+    Served: Served {
+        /// Zero.
+        reserved: u64,
+    }
+}
+body! {
     /// Listen there no more.
     Unserve: Unserve {
         /// Which.

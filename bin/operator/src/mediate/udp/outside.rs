@@ -384,6 +384,24 @@ impl Mediator {
                 self.tell_later(cookie);
             }
         }
+        self.parts_others(&socket);
+    }
+
+    /// Peers that a socket has by the port that another is bound to now are that one's, if it is nearer: with their next datagram.
+    fn parts_others(&mut self, bound: &Socket) {
+        let (slot, port) = (bound.endpoint(), bound.local().port);
+        let is_anothers = |far: &Far| {
+            let way = back(&far.way);
+            let receiver = self.table.find_receiver(slot, &way, hash(&way));
+            receiver.is_some_and(|it| it.cookie != far.cookie)
+        };
+        let all = self.outside.far.iter();
+        let all = all.filter(|(_, far)| far.slot == slot && far.way.local.port == port);
+        let all = all.filter(|(_, far)| is_anothers(far) && guard!("circuits-outside-nearer"));
+        let all: Vec<u64> = all.map(|(id, _)| *id).collect();
+        for id in all {
+            self.part_id(id);
+        }
     }
 
     /// Somebody new sends to a program by packets, which its switch has judged.
