@@ -352,18 +352,30 @@ def asks(to):
         try:
             with socket.create_connection((to, 9000), 20) as s:
                 s.sendall(b'x'); done.append(s.recv(1) == b'x')
+        except ConnectionResetError: failed.append('reset')
         except OSError as error: failed.append((to, str(error)))
 threads = [threading.Thread(target=asks, args=[['10.1.1.13', 'fd00:1::13'][n % 2]]) for n in range(8)]
 for it in threads: it.start()
 for it in threads: it.join()
 print(len(done) > 100, all(done), failed)
 ";
-    asks_while_operators_die([ECHO, ASKS], (12, 200), "True True []\n");
+    let (said, taken) = asks_while_operators_die([ECHO, ASKS], (12, 200), "True True [");
+    // As each that an operator takes along (decision 35).
+    let may =
+        (0..=taken.min(3)).map(|n| format!("True True {:?}\n", vec!["reset"; n]).replace('"', "'"));
+    assert!(
+        may.into_iter().any(|it| said.ends_with(&it)),
+        "{said}{taken}"
+    );
 }
 
 /// One with packets asks a program with circuits until it is told to end, while so many operators die, each so many milliseconds
-/// after the last; what it says at its end.
-fn asks_while_operators_die([echo, asks]: [&str; 2], (deaths, after): (u32, u64), end: &str) {
+/// after the last; what it says, with that at its end, and how many operators may have taken a connection along.
+fn asks_while_operators_die(
+    [echo, asks]: [&str; 2],
+    (deaths, after): (u32, u64),
+    end: &str,
+) -> (String, usize) {
     let scene = crate::proxy::scene("");
     scene.file("echo.py", echo);
     scene.file("asks.py", asks);
@@ -378,6 +390,7 @@ fn asks_while_operators_die([echo, asks]: [&str; 2], (deaths, after): (u32, u64)
     std::thread::sleep(Duration::from_secs(1));
     scene.file("end", "");
     asks.until(end);
+    (asks.out(), scene.taken_along() as usize)
 }
 
 /// What is asked of a program by datagrams meanwhile is not refused, and is answered by the next ones.
