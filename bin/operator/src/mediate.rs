@@ -484,7 +484,8 @@ impl Mediator {
                 // A signal has it begin anew, and it waits no longer for that: neither than TCP would, nor than its program says.
                 let now = Instant::now();
                 if let Some((key, ended)) = self.waits.ended_by(&call) {
-                    if let Some(notes) = self.notes.as_ref().filter(|_| key.1 == why) {
+                    if let Some(notes) = self.notes.as_ref().filter(|_| (key.0, key.1) == (at, why))
+                    {
                         notes.has_turn(note, ended.note);
                     }
                     self.done_with(ended.note);

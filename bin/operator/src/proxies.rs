@@ -144,7 +144,7 @@ impl Relays {
     }
 
     /// Tells a slot's proxy, now or once its link has room, in the order of these; whether it will hear.
-    fn says(&mut self, slot: u32, message: Message) -> bool {
+    pub fn says(&mut self, slot: u32, message: Message) -> bool {
         let Some(link) = self.links.get(&slot) else {
             return false;
         };

@@ -531,7 +531,7 @@ impl Proxy {
         let left = left.filter(|_| guard!("proxy-listens-on"));
         // What is another's by now would have some of those who come.
         self.leave(|it| it.id == body.id || is_same(it));
-        self.unserved.retain(|it| it.id != body.id);
+        self.unserved.retain(|it| it.id != body.id && !is_same(it));
         let goes_on = left.is_some();
         if let Err(errno) = self.try_serve(body, left.map(|it| it.fd)) {
             let at = tcp::address(body.ip, body.port);

@@ -21,6 +21,18 @@ const HEARD: usize = 1000;
 /// Names of those that are gone: what came by them may still wait to be read.
 const GONE: usize = 4096;
 
+/// No way is before it.
+const FIRST_WAY: Way = {
+    let end = Endpoint {
+        ip: [0; 16],
+        port: 0,
+    };
+    Way {
+        local: end,
+        remote: end,
+    }
+};
+
 /// One far socket.
 struct Far {
     slot: u32,
@@ -61,6 +73,13 @@ impl Outside {
     /// Whether a socket has a far one this way.
     pub(in crate::mediate) fn leads(&self, cookie: u64, way: &Way) -> bool {
         self.by_way.contains_key(&(cookie, *way))
+    }
+
+    /// The ways of a socket's far ones, each with its number.
+    fn ways(&self, cookie: u64) -> impl Iterator<Item = (u64, Way, u64)> {
+        let all = self.by_way.range((cookie, FIRST_WAY)..);
+        let its = all.take_while(move |((of, _), _)| *of == cookie);
+        its.map(|((of, way), id)| (*of, *way, *id))
     }
 
     /// Whether a slot's endpoint is to have a proxy, be there one just now or not.
@@ -258,6 +277,7 @@ impl Mediator {
             used: self.outside.used,
         };
         self.outside.insert(made.cookie, far);
+        self.stays_with_the_nearest(slot, cookie, way);
         Ok(name)
     }
 
@@ -293,7 +313,8 @@ impl Mediator {
 
     fn part_id(&mut self, id: u64) {
         if let Some(slot) = self.outside.remove(id) {
-            self.relays.tell(slot, &Message::new(0, &Part { id }), None);
+            // Whatever is conveyed since goes by another number.
+            self.relays.says(slot, Message::new(0, &Part { id }));
         }
     }
 
@@ -305,8 +326,7 @@ impl Mediator {
             return Ok(());
         }
         // What was sent since those were closed, which nobody is told of, is for nobody.
-        let lives = |id: &u64| self.table.socket(*id).is_some();
-        if ids.is_some_and(|ids| !ids.iter().any(lives)) {
+        if ids.is_some_and(|ids| !ids.iter().any(|id| self.has_port(*id, at.port))) {
             self.unhear(slot, at);
         }
         let is_heard = self.outside.heard.contains_key(&(slot, at));
@@ -384,24 +404,56 @@ impl Mediator {
                 self.tell_later(cookie);
             }
         }
-        self.parts_others(&socket);
     }
 
     /// Peers that a socket has by the port that another is bound to now are that one's, if it is nearer: with their next datagram.
-    fn parts_others(&mut self, bound: &Socket) {
-        let (slot, port) = (bound.endpoint(), bound.local().port);
-        let is_anothers = |far: &Far| {
-            let way = back(&far.way);
-            let receiver = self.table.find_receiver(slot, &way, hash(&way));
-            receiver.is_some_and(|it| it.cookie != far.cookie)
+    pub(in crate::mediate) fn parts_others(&mut self, cookie: u64) {
+        let Some(bound) = self.table.socket(cookie).copied() else {
+            return;
         };
-        let all = self.outside.far.iter();
-        let all = all.filter(|(_, far)| far.slot == slot && far.way.local.port == port);
-        let all = all.filter(|(_, far)| is_anothers(far) && guard!("circuits-outside-nearer"));
-        let all: Vec<u64> = all.map(|(id, _)| *id).collect();
-        for id in all {
+        let (slot, port) = (bound.endpoint(), bound.local().port);
+        let others = self.table.datagrams_at(slot, port);
+        // Who is connected hears that one alone, and is as near as any.
+        let others = others.filter(|it| it.cookie() != cookie && it.way().is_none());
+        let ways = others.flat_map(|it| self.outside.ways(it.cookie()));
+        let is_anothers = |(of, way, _): &(u64, Way, u64)| {
+            let receiver = self.receiver_of(slot, way);
+            way.local.port == port && receiver.is_some_and(|it| it != *of)
+        };
+        let parted = ways.filter(|it| is_anothers(it) && guard!("circuits-outside-nearer"));
+        let parted: Vec<u64> = parted.map(|(.., id)| id).collect();
+        for id in parted {
             self.part_id(id);
         }
+    }
+
+    /// Whose is what comes from where this way leads.
+    fn receiver_of(&self, slot: u32, way: &Way) -> Option<u64> {
+        let way = back(way);
+        let receiver = self.table.find_receiver(slot, &way, hash(&way));
+        receiver.map(|it| it.cookie)
+    }
+
+    /// One that is not the nearest sends to a peer, whose next datagram is the nearest one's still.
+    fn stays_with_the_nearest(&mut self, slot: u32, cookie: u64, way: &Way) {
+        let nearest = self.receiver_of(slot, way).filter(|it| *it != cookie);
+        let Some(nearest) = nearest else {
+            return;
+        };
+        let _ = self.conveys_to(nearest, way);
+    }
+
+    /// What comes from where this way leads is a socket's from now on; its proxy has it as another's, or as nobody's.
+    fn conveys_to(&mut self, cookie: u64, way: &Way) -> Result<(), Errno> {
+        let leads = self.outside.leads(cookie, way);
+        self.part(cookie, way);
+        let is_connected = |it: &Socket| it.way().is_some();
+        // Its own kernel's sends are linked anew.
+        if leads && self.table.socket(cookie).is_some_and(is_connected) {
+            self.tell_later(cookie);
+            return Ok(());
+        }
+        self.far(cookie, way).map(drop)
     }
 
     /// Somebody new sends to a program by packets, which its switch has judged.
@@ -419,7 +471,7 @@ impl Mediator {
             let Some(receiver) = self.table.find_receiver(slot, &way, hash(&way)) else {
                 break;
             };
-            match self.far(receiver.cookie, &back(&way)) {
+            match self.conveys_to(receiver.cookie, &back(&way)) {
                 Err(Errno::CONNREFUSED | Errno::NOENT) => self.lost(receiver.cookie),
                 _ => return,
             }
@@ -462,15 +514,22 @@ impl Mediator {
         for id in gone {
             self.part_id(id);
         }
-        let table = &self.table;
-        for ids in self.outside.heard.values_mut() {
-            ids.retain(|id| table.socket(*id).is_some());
+        let mut heard = std::mem::take(&mut self.outside.heard);
+        for ((_, at), ids) in &mut heard {
+            ids.retain(|id| self.has_port(*id, at.port));
         }
-        let gone = self.outside.heard.iter().filter(|(_, ids)| ids.is_empty());
-        let gone: Vec<(u32, Endpoint)> = gone.map(|(heard, _)| *heard).collect();
+        let gone = heard.extract_if(.., |_, ids| ids.is_empty());
+        let gone: Vec<(u32, Endpoint)> = gone.map(|(heard, _)| heard).collect();
+        self.outside.heard = heard;
         for (slot, at) in gone {
             self.unhear(slot, at);
         }
+    }
+
+    /// Whether a socket is there, and has this port still.
+    fn has_port(&self, cookie: u64, port: u16) -> bool {
+        let socket = self.table.socket(cookie);
+        socket.is_some_and(|it| it.local().port == port)
     }
 
     fn unhear(&mut self, slot: u32, at: Endpoint) {

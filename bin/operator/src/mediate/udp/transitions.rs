@@ -194,6 +194,7 @@ impl Mediator {
         self.bind(cookie, &call.address()?)?;
         self.seen(cookie, call);
         self.hear_bound(cookie);
+        self.parts_others(cookie);
         self.link_again(slot, cookie);
         Ok(())
     }
