@@ -334,7 +334,7 @@ impl Proxy {
             self.unserved.retain(|it| it.id != id);
             self.leave(|it| it.id == id);
         } else if message.body::<command::verbs::Served>().is_some() {
-            self.leave(|_| true);
+            self.leave(|_| guard!("proxy-told-all"));
         } else if let Some(body) = message.body::<Hear>() {
             self.hear_at(tcp::address(body.ip, body.port), body.id);
         } else if let Some(body) = message.body::<Unhear>() {

@@ -156,6 +156,18 @@ fn who_comes_while_an_operator_is_replaced_waits_for_the_next() {
         proxy.take(&message, Fds::default());
     };
     assert_eq!(ends(1, &unserved), over);
+    let all = |proxy: &mut Proxy| {
+        proxy.take(
+            &Message::new(0, &command::verbs::Served::default()),
+            Fds::default(),
+        );
+    };
+    assert_eq!(ends(1, &all), over, "it was told all");
+    let its = |proxy: &mut Proxy| {
+        proxy.serve(&serve(4));
+        all(proxy);
+    };
+    assert_eq!(ends(1, &its), [(true, true); 2]);
 }
 
 #[test]

@@ -437,10 +437,9 @@ impl Mediator {
     /// One that is not the nearest sends to a peer, whose next datagram is the nearest one's still.
     fn stays_with_the_nearest(&mut self, slot: u32, cookie: u64, way: &Way) {
         let nearest = self.receiver_of(slot, way).filter(|it| *it != cookie);
-        let Some(nearest) = nearest else {
-            return;
-        };
-        let _ = self.conveys_to(nearest, way);
+        if let Some(nearest) = nearest.filter(|_| guard!("circuits-outside-stays")) {
+            let _ = self.conveys_to(nearest, way);
+        }
     }
 
     /// What comes from where this way leads is a socket's from now on; its proxy has it as another's, or as nobody's.
