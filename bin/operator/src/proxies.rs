@@ -134,8 +134,13 @@ impl Relays {
         Ok(came.or_else(heard).or_else(quiet))
     }
 
-    /// Tells a slot's proxy; whether it listens.
-    pub fn tell(&mut self, slot: u32, message: &Message, fd: Option<&OwnedFd>) -> bool {
+    /// Tells a slot's proxy, if nothing waits to be told before; whether it listens.
+    pub fn tell(&self, slot: u32, message: &Message, fd: Option<&OwnedFd>) -> bool {
+        let waits = self.unsaid.get(&slot).is_some_and(|it| !it.is_empty());
+        !(waits && guard!("circuits-proxy-order")) && self.sends(slot, message, fd)
+    }
+
+    fn sends(&self, slot: u32, message: &Message, fd: Option<&OwnedFd>) -> bool {
         let Some(link) = self.links.get(&slot) else {
             return false;
         };
@@ -268,7 +273,7 @@ impl Relays {
                 let id = asked.body.id;
                 let join = Message::new(0, &Join { id });
                 // One that is not sent is closed with this: the program hears the end.
-                self.tell(asked.slot, &join, Some(&end));
+                self.sends(asked.slot, &join, Some(&end));
                 Ok(())
             }
             Err(errno) => {
@@ -321,7 +326,7 @@ impl Relays {
 
     /// Its other end is this.
     pub fn join(&mut self, slot: u32, id: u64, end: &OwnedFd) {
-        self.tell(slot, &Message::new(0, &Join { id }), Some(end));
+        self.sends(slot, &Message::new(0, &Join { id }), Some(end));
     }
 
     /// Has a slot's proxy listen for a program that listens where others could come from.

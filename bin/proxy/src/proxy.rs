@@ -340,8 +340,9 @@ impl Proxy {
         } else if let Some(body) = message.body::<Unhear>() {
             self.datagrams.unhear(&tcp::address(body.ip, body.port));
         } else if let Some(body) = message.body::<Convey>() {
-            if let Some(far) = fds.into_iter().next() {
-                self.convey(&body, far);
+            match fds.into_iter().next() {
+                Some(far) => self.convey(&body, far),
+                None => self.datagrams.point(&body, Instant::now()),
             }
         } else if let Some(Part { id }) = message.body::<Part>() {
             self.datagrams.part(id, Instant::now());

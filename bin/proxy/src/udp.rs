@@ -11,7 +11,7 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, ipproto, recv, recvfrom,
     send, sendto, socket_with,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -89,7 +89,7 @@ struct Conveyed {
 /// Somebody new, and what came from there.
 struct Asked {
     since: Instant,
-    kept: Vec<Vec<u8>>,
+    kept: VecDeque<Vec<u8>>,
 }
 
 impl Datagrams {
@@ -155,7 +155,11 @@ impl Datagrams {
     ) -> Result<Option<BorrowedFd<'_>>, Errno> {
         if let Some(heard) = self.heard.get_mut(&at) {
             // Who had it before did not want what was asked about; or is asked again.
-            if heard.ids.len() < HEARD && heard.ids.insert(id) {
+            if heard.ids.insert(id) {
+                // Those that came first are gone by now, or else one of them has what comes.
+                if heard.ids.len() > HEARD {
+                    heard.ids.pop_first();
+                }
                 self.asks_no_more(&at);
             }
             return Ok(None);
@@ -202,8 +206,8 @@ impl Datagrams {
         self.asked.retain(|pair, _| pair.0 != *at);
     }
 
-    /// Conveys between the program's socket that `far` is connected to and a peer, and hands on
-    /// what was kept; to be watched by this number.
+    /// Conveys between the program's socket that `far` is connected to and a peer, of which what comes is for this one from now on, as
+    /// is what was kept; to be watched by this number.
     ///
     /// # Errors
     /// NFILE: as many are as may.
@@ -217,15 +221,8 @@ impl Datagrams {
         if self.conveyed.len() >= CONVEYED && guard!("proxy-conveyed") {
             return Err(Errno::NFILE);
         }
-        let from = crate::tcp::address(body.from, body.from_port);
-        let to = crate::tcp::address(body.to, body.to_port);
-        let pair = (from, to);
-        if let Some(asked) = self.asked.remove(&pair) {
-            for data in asked.kept {
-                // What finds no room is gone.
-                let _ = send(&far, &data, sends());
-            }
-        }
+        let pair = pair(body);
+        self.hands_on(&pair, &far);
         self.peers.insert(pair, body.id);
         self.numbers.insert(number, Of::Conveyed(body.id));
         let new = Conveyed {
@@ -237,6 +234,43 @@ impl Datagrams {
         self.conveyed.insert(body.id, new);
         let conveyed = self.conveyed.get(&body.id).ok_or(Errno::NFILE)?;
         Ok(conveyed.far.as_fd())
+    }
+
+    /// What comes from a peer is for another of those that are conveyed from now on; or for one that is asked for, if this is none of them,
+    /// or does not get there, of which the operator is told.
+    pub fn point(&mut self, body: &Convey, now: Instant) {
+        let pair = pair(body);
+        self.peers.remove(&pair);
+        if body.id == 0 {
+            return;
+        }
+        if let Some(conveyed) = self.conveyed.remove(&body.id) {
+            let takes = self.hands_on(&pair, &conveyed.far);
+            self.conveyed.insert(body.id, conveyed);
+            if takes {
+                self.peers.insert(pair, body.id);
+                return;
+            }
+        }
+        self.part(body.id, now);
+        self.says.push(Say::Ended(body.id));
+        let waits = self.asked.contains_key(&pair);
+        self.says.extend(waits.then_some(Say::Heard(pair)));
+    }
+
+    /// Hands on what was kept; whether somebody has it. What finds no room is gone.
+    fn hands_on(&mut self, pair: &Pair, far: &OwnedFd) -> bool {
+        let Some(mut asked) = self.asked.remove(pair) else {
+            return true;
+        };
+        while let Some(data) = asked.kept.front() {
+            if is_nobodys(send(far, data, sends())) {
+                self.asked.insert(*pair, asked);
+                return false;
+            }
+            asked.kept.pop_front();
+        }
+        true
     }
 
     /// No more, when what the program has sent until now is gone out.
@@ -308,13 +342,10 @@ impl Datagrams {
             match known {
                 Some((id, conveyed)) => {
                     conveyed.used = now;
-                    if matches!(
-                        send(&conveyed.far, data, sends()),
-                        Err(Errno::NOTCONN | Errno::CONNREFUSED)
-                    ) {
+                    if is_nobodys(send(&conveyed.far, data, sends())) {
                         // Another may have the port by now.
                         let data = data.to_vec();
-                        self.remove(id);
+                        self.part(id, now);
                         self.says.push(Say::Ended(id));
                         self.ask(pair, data, now);
                     }
@@ -332,7 +363,7 @@ impl Datagrams {
         if let Some(asked) = self.asked.get_mut(&pair) {
             let held: usize = asked.kept.iter().map(Vec::len).sum();
             if asked.kept.len() < KEPT && held + data.len() <= KEPT_BYTES {
-                asked.kept.push(data);
+                asked.kept.push_back(data);
             }
             return;
         }
@@ -343,7 +374,7 @@ impl Datagrams {
             return;
         }
         self.may = self.may.saturating_sub(1);
-        let kept = vec![data];
+        let kept = VecDeque::from([data]);
         self.asked.insert(pair, Asked { since: now, kept });
         self.says.push(Say::Heard(pair));
     }
@@ -369,6 +400,21 @@ pub fn heard((to, from): Pair) -> Heard {
         to,
         from_port,
         to_port,
+    }
+}
+
+/// From where in this endpoint, and the peer.
+fn pair(body: &Convey) -> Pair {
+    let from = crate::tcp::address(body.from, body.from_port);
+    (from, crate::tcp::address(body.to, body.to_port))
+}
+
+/// Whether what was sent to a program gets to none: its socket is gone, or connected to another.
+fn is_nobodys(sent: Result<usize, Errno>) -> bool {
+    match sent {
+        Err(Errno::NOTCONN | Errno::CONNREFUSED) => true,
+        Err(Errno::PERM) => guard!("proxy-connected"),
+        _ => false,
     }
 }
 

@@ -166,6 +166,48 @@ while True: s.sendto(b'said', ('10.1.1.13', 9000)); time.sleep(0.02)
     binds.until("bound\nany\nown b'said'\nown b'said'\nany False\nany b'said'\n");
 }
 
+/// As servers accept by UDP: another socket at the port, which is connected to a peer. It has that one, and the first all others.
+#[test]
+fn who_accepts_a_peer_by_udp_takes_no_other_along() {
+    const ACCEPTS: &str = "
+import select, socket, time
+def bound():
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    s.bind(('0.0.0.0', 9000)); s.settimeout(10); return s
+def all(s, t):
+    said, end = set(), time.monotonic() + t
+    while time.monotonic() < end:
+        if select.select([s], [], [], 0.05)[0]: said.add(s.recv(9).decode())
+    return sorted(said)
+first = bound(); print('bound', flush=True)
+who = {}
+while len(who) < 3: data, peer = first.recvfrom(9); who[data] = peer
+second = bound()
+# In between it is the nearest of all.
+while second.recv(9) != b'q': pass
+first.sendto(b'late', who[b'q'])
+second.connect(who[b'p']); second.send(b'accepted')
+all(first, 0.3); all(second, 0.3)
+print(all(first, 0.5), all(second, 0.5), flush=True)
+second.connect(who[b'q']); all(first, 0.3); all(second, 0.3)
+print(all(first, 0.5), all(second, 0.5), flush=True)
+second.close(); all(first, 0.3); print(all(first, 0.5), flush=True)
+";
+    const SENDS: &str = "
+import socket, time
+all = [(socket.socket(socket.AF_INET, socket.SOCK_DGRAM), said) for said in (b'p', b'q', b'r')]
+while True:
+    for s, said in all: s.sendto(said, ('10.1.1.13', 9000))
+    time.sleep(0.02)
+";
+    let scene = scene("");
+    scene.file("accepts.py", ACCEPTS);
+    scene.file("sends.py", SENDS);
+    let accepts = scene.start("both", "exec python3 {f}/accepts.py", "bound");
+    let _sends = scene.spawn(in_box(&scene, "exec /usr/bin/python3 {f}/sends.py"));
+    accepts.until("bound\n['q', 'r'] ['p']\n['p', 'r'] ['q']\n['p', 'q', 'r']\n");
+}
+
 /// One socket that is connected from one port after another has the last alone, and so there are others.
 #[test]
 fn a_socket_that_goes_from_port_to_port_keeps_none() {

@@ -27,6 +27,16 @@ impl Mediator {
     /// # Errors
     /// It is gone.
     pub fn hear_proxy(&mut self, slot: u32, find: Find<'_>) -> Result<(), ()> {
+        let begun = self.starts();
+        let heard = self.hears(slot);
+        // What its peers have this process do is that endpoint's, as what its programs do.
+        self.done_for(slot, begun);
+        heard?;
+        self.wake(Also::Of(Why::Relay), find);
+        Ok(())
+    }
+
+    fn hears(&mut self, slot: u32) -> Result<(), ()> {
         const TURN: usize = 64;
         for _ in 0..TURN {
             let Some(said) = self.relays.hear(slot)? else {
@@ -45,7 +55,6 @@ impl Mediator {
                 Said::Quiet(body) => self.quiet_outside(slot, &body),
             }
         }
-        self.wake(Also::Of(Why::Relay), find);
         Ok(())
     }
 
@@ -62,16 +71,21 @@ impl Mediator {
             ip: body.to,
             port: body.to_port as u16,
         };
+        let mut outcome = Err(Errno::CONNREFUSED);
+        let mut closed = false;
         for _ in 0..CLOSED {
             // Of those that share a port (SO_REUSEPORT) any; and another than the proxy knows of, if that one is closed.
             let found = self.table.find_listener(slot, local, chance::number());
             let at = found.map_or(body.at, |listener| listener.cookie);
-            match self.let_in_at(slot, body, (at, local)) {
-                Err(Errno::CONNREFUSED) if found.is_some() => {}
-                outcome => return outcome,
+            outcome = self.let_in_at(slot, body, (at, local), &mut closed);
+            if outcome != Err(Errno::CONNREFUSED) || found.is_none() {
+                break;
             }
         }
-        Err(Errno::CONNREFUSED)
+        if closed {
+            self.settle_relays();
+        }
+        outcome
     }
 
     fn let_in_at(
@@ -79,6 +93,7 @@ impl Mediator {
         slot: u32,
         body: &verbs::Came,
         (at, local): (u64, Endpoint),
+        closed: &mut bool,
     ) -> Result<(), Errno> {
         let socket = self.table.socket(at).ok_or(Errno::CONNREFUSED)?;
         // A proxy is another's word: it lets in to its own endpoint's programs alone.
@@ -109,7 +124,7 @@ impl Mediator {
             if errno == Errno::CONNREFUSED {
                 // It was closed, which nobody is told of.
                 let _ = self.table.closed(at);
-                self.settle_relays();
+                *closed = true;
             }
             return Err(errno);
         }

@@ -180,6 +180,113 @@ fn a_program_that_is_gone_is_told_of_and_so_is_one_that_is_quiet() {
     assert_eq!(program.recv(&mut buffer).unwrap(), 4);
 }
 
+/// As the operator says, which knows who is nearest; by what is there already.
+#[test]
+fn what_comes_is_for_another_from_when_it_is_said() {
+    let (mut all, at) = hearing();
+    let (peer, from) = peer();
+    let now = Instant::now();
+    let programs = [7, 8].map(|id| convey(&mut all, id, (at, from)).unwrap());
+    let mut buffer = [0; 10];
+    let hears = |all: &mut Datagrams, text: &[u8], to: &UnixDatagram, buffer: &mut [u8]| {
+        peer.send_to(text, at).unwrap();
+        all.stirred(1, now);
+        let length = to.recv(buffer).unwrap();
+        assert_eq!(&buffer[..length], text);
+    };
+    let point = |all: &mut Datagrams, id| {
+        let ((from, from_port), (to, to_port)) =
+            (crate::tcp::numbers(at), crate::tcp::numbers(from));
+        let body = Convey {
+            id,
+            from,
+            to,
+            from_port,
+            to_port,
+        };
+        all.point(&body, now);
+    };
+    hears(&mut all, b"8", &programs[1], &mut buffer);
+    point(&mut all, 7);
+    hears(&mut all, b"7", &programs[0], &mut buffer);
+    // What the other sends goes on.
+    programs[1].send(b"out").unwrap();
+    all.stirred(108, now);
+    assert_eq!(peer.recv_from(&mut buffer).unwrap(), (3, at));
+    assert!(all.says().is_empty());
+    point(&mut all, 0);
+    for text in [b"one", b"two"] {
+        peer.send_to(text, at).unwrap();
+        all.stirred(1, now);
+    }
+    assert_eq!(all.says(), [Say::Heard((at, from))], "it is asked for");
+    // One that is not there, and one whose program's is connected to another, or gone: it is asked for again, and nothing lost.
+    let [seven, eight] = programs;
+    drop(seven);
+    for id in [7, 9] {
+        point(&mut all, id);
+        assert_eq!(all.says(), [Say::Ended(id), Say::Heard((at, from))]);
+    }
+    point(&mut all, 8);
+    for text in [b"one", b"two"] {
+        let length = eight.recv(&mut buffer).unwrap();
+        assert_eq!(&buffer[..length], text);
+    }
+    hears(&mut all, b"8", &eight, &mut buffer);
+    assert!(all.says().is_empty());
+}
+
+/// To a socket that is connected to another nothing gets, which its own kernel says.
+#[test]
+fn what_a_connected_program_does_not_hear_is_asked_for() {
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::SocketAddr as Name;
+    let (mut all, at) = hearing();
+    let (peer, from) = peer();
+    let now = Instant::now();
+    let named = |text: String| {
+        let name = Name::from_abstract_name(text).unwrap();
+        (UnixDatagram::bind_addr(&name).unwrap(), name)
+    };
+    let unique = std::process::id();
+    let (program, name) = named(format!("bulkhead-udp-{unique}"));
+    let (_elsewhere, other) = named(format!("bulkhead-udp-{unique}-other"));
+    let far = UnixDatagram::unbound().unwrap();
+    far.connect_addr(&name).unwrap();
+    let ((ip, port), (to, to_port)) = (crate::tcp::numbers(at), crate::tcp::numbers(from));
+    let body = Convey {
+        id: 7,
+        from: ip,
+        to,
+        from_port: port,
+        to_port,
+    };
+    all.convey(&body, far.into(), 107, now).unwrap();
+    program.connect_addr(&other).unwrap();
+    peer.send_to(b"said", at).unwrap();
+    all.stirred(1, now);
+    assert_eq!(all.says(), [Say::Ended(7), Say::Heard((at, from))]);
+    let another = convey(&mut all, 8, (at, from)).unwrap();
+    assert_eq!(another.recv(&mut [0; 10]).unwrap(), 4);
+}
+
+/// A port is bound and left again and again: who has it now is known by it.
+#[test]
+fn the_last_of_many_that_had_a_port_goes_on_hearing() {
+    let (mut all, at) = hearing();
+    for id in 100..100 + 2 * HEARD as u64 {
+        assert!(all.hear(at, 1, (1, id)).unwrap().is_none());
+    }
+    assert_eq!(all.heard.values().map(|it| it.ids.len()).max(), Some(HEARD));
+    all.clear(Instant::now(), |_| {});
+    let (peer, _) = peer();
+    peer.send_to(b"meanwhile", at).unwrap();
+    let last = 99 + 2 * HEARD as u64;
+    assert!(all.hear(at, 2, (1, last)).unwrap().is_some());
+    all.stirred(2, Instant::now());
+    assert_eq!(all.asked.len(), 1);
+}
+
 #[test]
 fn as_many_are_conveyed_as_may() {
     let (mut all, at) = hearing();

@@ -228,9 +228,10 @@ body! {
     }
 }
 body! {
-    /// Convey datagrams between a program's socket and a peer.
+    /// Convey datagrams between a program's socket and a peer: with a descriptor by that one, and what comes from the peer is its from
+    /// now on. Without, what comes is for what is conveyed already by this number; or is asked for, if that is zero.
     Convey: Convey {
-        /// What is conveyed, by the operator's number.
+        /// What is conveyed, by the operator's number, which is not zero.
         id: u64,
         /// From where: one that is heard.
         from: [u8; 16],

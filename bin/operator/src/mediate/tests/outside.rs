@@ -11,6 +11,11 @@ use std::os::fd::AsRawFd;
 /// A datagram socket of NEAR's, bound to port 53.
 fn bound(mediator: &mut Mediator) -> Made {
     mediator.opens(NEAR, 8);
+    another(mediator)
+}
+
+/// One more, which has it as well.
+fn another(mediator: &mut Mediator) -> Made {
     let name = secret().unwrap();
     let made = sockets::datagram(true, name).unwrap();
     let table = &mut mediator.table;
@@ -22,8 +27,32 @@ fn bound(mediator: &mut Mediator) -> Made {
         port: 53,
     };
     let (bytes, length) = circuit::write(Family::V4, here);
+    let on = 1_i32.to_ne_bytes();
+    let shares = table.set_option(made.cookie, libc::SOL_SOCKET, libc::SO_REUSEADDR, &on);
+    assert_eq!(shares, Ok(circuit::Outcome::Accepted));
     table.bind(made.cookie, &bytes[..length], true, 7).unwrap();
     made
+}
+
+/// Somebody sends to port 53 of NEAR from this one, whom its proxy knows not.
+fn hears(mediator: &mut Mediator, proxy: &Link, from_port: u32) -> Vec<(Convey, bool)> {
+    let heard = Heard {
+        from: to(1).remote.ip,
+        to: of(NEAR),
+        from_port,
+        to_port: 53,
+    };
+    proxy.send(&Message::new(0, &heard), &[]).unwrap();
+    mediator.hear_proxy(NEAR, &|_| None).unwrap();
+    conveyed(proxy)
+}
+
+/// What is conveyed by now, and whether anew; nothing is parted.
+fn conveyed(proxy: &Link) -> Vec<(Convey, bool)> {
+    let all = told(proxy).into_iter();
+    let all = all.inspect(|(message, _)| assert!(message.body::<Part>().is_none()));
+    all.filter_map(|(message, fds)| Some((message.body::<Convey>()?, fds > 0)))
+        .collect()
 }
 
 pub(super) fn linked(mediator: &mut Mediator, slot: u32) -> Link {
@@ -98,39 +127,75 @@ fn a_proxy_has_its_own_endpoints_programs_hear_and_no_others() {
     proxy_is_told_of_its_end(&mut mediator, made, &near);
 }
 
-/// Many are bound when a proxy comes: what its link has no room for is said when it has read.
-#[test]
-fn a_proxy_is_told_of_all_that_are_bound_however_many() {
-    let mut mediator = with_circuits(&tables());
-    mediator.opens(NEAR, 2000);
-    let mut kept = Vec::new();
-    for n in 0..900_u16 {
+/// So many sockets of NEAR's, each bound to a port of its own.
+fn many(mediator: &mut Mediator, ports: std::ops::Range<u16>) -> Vec<Made> {
+    let one = |port| {
         let name = secret().unwrap();
         let made = sockets::datagram(true, name).unwrap();
         let table = &mut mediator.table;
         table
             .create_datagram(made.cookie, NEAR, Family::V4, name)
             .unwrap();
-        let at = Endpoint {
-            ip: of(NEAR),
-            port: 2000 + n,
-        };
+        let at = Endpoint { ip: of(NEAR), port };
         let (bytes, length) = circuit::write(Family::V4, at);
         table.bind(made.cookie, &bytes[..length], true, 7).unwrap();
-        kept.push(made);
-    }
-    let proxy = linked(&mut mediator, NEAR);
-    assert!(mediator.outside.is_late() && mediator.sleep().is_some());
-    let mut heard = BTreeSet::new();
+        made
+    };
+    ports.map(one).collect()
+}
+
+/// Has a proxy hear all that is to be said; the ports where it hears by then.
+fn hears_all(mediator: &mut Mediator, proxy: &Link, mut heard: BTreeSet<u32>) -> BTreeSet<u32> {
     for _ in 0..100 {
-        for (message, _) in told(&proxy) {
+        for (message, _) in told(proxy) {
             heard.extend(message.body::<Hear>().map(|it| it.port));
+            if let Some(Unhear { port, .. }) = message.body() {
+                heard.remove(&port);
+            }
         }
         mediator.outside_tick();
     }
+    assert!(!mediator.outside.is_late() && !mediator.relays.is_late());
+    heard
+}
+
+/// Many are bound when a proxy comes: what its link has no room for is said when it has read.
+#[test]
+fn a_proxy_is_told_of_all_that_are_bound_however_many() {
+    let mut mediator = with_circuits(&tables());
+    mediator.opens(NEAR, 2000);
+    let _kept = many(&mut mediator, 2000..2900);
+    let proxy = linked(&mut mediator, NEAR);
+    assert!(mediator.outside.is_late() && mediator.sleep().is_some());
+    let heard = hears_all(&mut mediator, &proxy, BTreeSet::new());
     assert_eq!(heard.len(), 900);
-    assert!(!mediator.outside.is_late());
-    drop(kept);
+}
+
+/// Many are closed, and one of their ports is another's before the proxy has read of it.
+#[test]
+fn a_proxy_is_told_in_order_of_what_is_heard_no_more() {
+    let mut mediator = with_circuits(&tables());
+    mediator.opens(NEAR, 2000);
+    let made = many(&mut mediator, 2000..2900);
+    let proxy = linked(&mut mediator, NEAR);
+    let heard = hears_all(&mut mediator, &proxy, BTreeSet::new());
+    for made in made {
+        mediator.table.closed(made.cookie).unwrap();
+    }
+    mediator.settle_relays();
+    let mut first = None;
+    // Its link has room for some more.
+    for _ in 0..10 {
+        first = first.or(proxy.recv().unwrap());
+    }
+    let first = first.and_then(|(message, _)| message.body::<Unhear>());
+    assert!(first.is_some());
+    let another = many(&mut mediator, 2899..2900);
+    mediator.hear_bound(another[0].cookie);
+    let heard = hears_all(&mut mediator, &proxy, heard);
+    let left: BTreeSet<u32> = (2000..2010).collect();
+    let heard: Vec<u32> = heard.difference(&left).copied().collect();
+    assert_eq!(heard, [2899]);
 }
 
 fn proxy_is_told_of_its_end(mediator: &mut Mediator, made: Made, near: &Link) {
@@ -144,6 +209,101 @@ fn proxy_is_told_of_its_end(mediator: &mut Mediator, made: Made, near: &Link) {
     let all = told(near);
     assert!(all[0].0.body::<Part>().is_some());
     assert!(all[1].0.body::<Unhear>().is_some());
+}
+
+/// As servers accept by UDP: another socket at the port, which is connected to one peer then. No other peer is lost by that, whoever
+/// of them sends meanwhile, and what the first has for each of them goes on.
+#[test]
+fn who_binds_and_connects_has_its_peer_and_no_others() {
+    let mut mediator = with_circuits(&tables());
+    let first = bound(&mut mediator);
+    let near = linked(&mut mediator, NEAR);
+    told(&near);
+    let [its, other] = [7, 8].map(|port| {
+        let all = hears(&mut mediator, &near, port);
+        assert!(matches!(all[..], [(_, true)]));
+        all[0].0.id
+    });
+    let second = another(&mut mediator);
+    mediator.settles_peers(NEAR, 53);
+    let all = conveyed(&near);
+    let ids: Vec<_> = all.iter().map(|(body, anew)| (body.id, *anew)).collect();
+    assert_eq!(ids, [(0, false), (0, false)], "they are asked for again");
+    mediator.settles_peers(NEAR, 53);
+    assert!(conveyed(&near).is_empty(), "it is said once");
+    let all = hears(&mut mediator, &near, 8);
+    assert!(matches!(all[..], [(body, true)] if body.to_port == 8 && body.id != other));
+    let table = &mut mediator.table;
+    table.connect_datagram(second.cookie, to(7)).unwrap();
+    let linked = mediator.link_outside(&second.fd, second.cookie, &to(7));
+    linked.unwrap();
+    mediator.settles_peers(NEAR, 53);
+    let all = conveyed(&near);
+    let ids: Vec<_> = all
+        .iter()
+        .map(|(body, anew)| (body.to_port, *anew))
+        .collect();
+    assert_eq!(ids, [(7, true), (8, false)]);
+    assert_eq!(all[1].0.id, other, "by what the first has for it");
+    // Whoever sent before it was connected may still be asked for. What it sends goes on by what it has.
+    let again = hears(&mut mediator, &near, 7);
+    assert_eq!(again, [(all[0].0, false)]);
+    assert_eq!(sockets::name(&second.fd).map(|_| ()), Some(()));
+    let sent = rustix::net::send(&second.fd, b"x", SendFlags::NOSIGNAL);
+    assert_eq!(
+        sent,
+        Err(Errno::CONNREFUSED),
+        "nobody keeps its far end here"
+    );
+    // The first answers the one that is the second's: so it stays.
+    let by = (first.cookie, &first.fd);
+    mediator.part(first.cookie, &to(7));
+    told(&near);
+    mediator.deliver_outside(by, &to(7), b"late").unwrap();
+    let ids: Vec<_> = conveyed(&near)
+        .iter()
+        .map(|(body, anew)| (body.id, *anew))
+        .collect();
+    assert_eq!(ids[1..], [(all[0].0.id, false)]);
+    assert!(ids[0].1 && ids[0].0 != its);
+    // Connected no more it hears whoever sends, as the newest.
+    mediator.table.disconnect(second.cookie).unwrap();
+    sockets::disconnects(&second.fd).unwrap();
+    mediator.settles_peers(NEAR, 53);
+    let ids: Vec<_> = conveyed(&near)
+        .iter()
+        .map(|(body, _)| (body.to_port, body.id))
+        .collect();
+    assert_eq!(ids.len(), 1);
+    assert_eq!(ids[0].0, 8);
+}
+
+/// What a connected socket had is gone at its proxy: with the next that comes it is linked anew, what it sends with it.
+#[test]
+fn who_is_connected_is_linked_anew_when_its_proxy_has_nothing_for_it() {
+    let mut mediator = with_circuits(&tables());
+    let made = bound(&mut mediator);
+    let here = rustix::thread::gettid().as_raw_nonzero().get();
+    let number = made.fd.as_raw_fd().cast_unsigned();
+    let place = place::of_thread(here.cast_unsigned(), number);
+    mediator.table.place(made.cookie, place);
+    let near = linked(&mut mediator, NEAR);
+    mediator.table.connect_datagram(made.cookie, to(7)).unwrap();
+    let linked = mediator.link_outside(&made.fd, made.cookie, &to(7));
+    linked.unwrap();
+    let id = conveyed(&near)[0].0.id;
+    let quiet = Quiet {
+        id,
+        ended: 1,
+        reserved: 0,
+    };
+    near.send(&Message::new(0, &quiet), &[]).unwrap();
+    assert!(hears(&mut mediator, &near, 7).is_empty());
+    assert!(mediator.outside.is_late());
+    mediator.outside_tick();
+    let all: Vec<_> = std::iter::from_fn(|| near.recv().unwrap()).collect();
+    let sent = rustix::net::send(&made.fd, b"x", SendFlags::NOSIGNAL);
+    assert_eq!((all.len(), sent), (1, Ok(1)));
 }
 
 /// Its proxy's kernel would refuse that, where nobody is told of it.
@@ -197,9 +357,10 @@ fn an_endpoint_has_as_many_peers_as_it_may_and_who_is_connected_keeps_its_own() 
     mediator
         .link_outside(&made.fd, made.cookie, &to(1))
         .unwrap();
+    let other = another(&mut mediator);
     let mut parted = 0;
     for n in 2..1500 {
-        let by = (made.cookie, &made.fd);
+        let by = (other.cookie, &other.fd);
         mediator.deliver_outside(by, &to(n), b"x").unwrap();
         // Its room is the kernel's, which is not what is tried here.
         let all = told(&near);
@@ -210,8 +371,8 @@ fn an_endpoint_has_as_many_peers_as_it_may_and_who_is_connected_keeps_its_own() 
     }
     assert_eq!(parted, 1499 - 1000);
     assert!(mediator.outside.leads(made.cookie, &to(1)));
-    assert!(!mediator.outside.leads(made.cookie, &to(2)));
-    assert!(mediator.outside.leads(made.cookie, &to(1499)));
+    assert!(!mediator.outside.leads(other.cookie, &to(2)));
+    assert!(mediator.outside.leads(other.cookie, &to(1499)));
     // Another endpoint's are its own; a proxy that is gone takes all of them along.
     mediator.unlink_proxy(NEAR, &|_| None);
     assert!(!mediator.outside.leads(made.cookie, &to(1)));

@@ -113,14 +113,6 @@ impl Mediator {
         linked.is_some_and(|it| Some(it) != self.id_of(to)) && guard!("circuits-linked-to")
     }
 
-    /// Links those anew that are connected to the port of a socket of which something changed,
-    /// where they may still send.
-    pub(in crate::mediate) fn link_again(&mut self, slot: u32, cookie: u64) {
-        if let Some(port) = self.table.socket(cookie).map(|it| it.local().port) {
-            self.link_all(slot, port);
-        }
-    }
-
     /// Those that are cut and connected to where this was sent from may answer it now: of whom it was sent to.
     pub(in crate::mediate) fn link_answerers(&mut self, slot: u32, to: u32, way: &Way) {
         let unlinked = [&self.datagrams.cut, &self.datagrams.doubted];
@@ -136,6 +128,7 @@ impl Mediator {
         }
     }
 
+    /// Links those anew that are connected to a port at which something changed, where they may still send.
     /// Bound: as many as are linked at a time; others are when nobody calls, or with each call. Whose sockets lead there is
     /// asked once for each endpoint, not for each of its sockets.
     pub(in crate::mediate) fn link_all(&mut self, slot: u32, port: u16) {

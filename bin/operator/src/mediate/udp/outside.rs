@@ -20,18 +20,8 @@ const FAR: usize = 1000;
 const HEARD: usize = 1000;
 /// Names of those that are gone: what came by them may still wait to be read.
 const GONE: usize = 4096;
-
-/// No way is before it.
-const FIRST_WAY: Way = {
-    let end = Endpoint {
-        ip: [0; 16],
-        port: 0,
-    };
-    Way {
-        local: end,
-        remote: end,
-    }
-};
+/// Of no far socket: what comes from a peer is asked about.
+const NOBODYS: u64 = 0;
 
 /// One far socket.
 struct Far {
@@ -39,6 +29,8 @@ struct Far {
     cookie: u64,
     way: Way,
     name: [u8; 16],
+    /// Whether it gets to the program's: to one that was connected elsewhere when this was made it never does.
+    reaches: bool,
     /// When the operator had to do with it last, by a count.
     used: u64,
 }
@@ -50,6 +42,10 @@ pub(in crate::mediate) struct Outside {
     led: BTreeSet<u32>,
     far: BTreeMap<u64, Far>,
     by_way: BTreeMap<(u64, Way), u64>,
+    /// By their endpoints and the ports there.
+    by_port: BTreeSet<(u32, u16, u64)>,
+    /// By which of several what comes from where a way leads gets to a program, as the endpoint's proxy was told last.
+    theirs: BTreeMap<(u32, Way), u64>,
     by_name: BTreeMap<[u8; 16], Way>,
     gone: VecDeque<[u8; 16]>,
     /// Of each address with a port that is heard, for which sockets.
@@ -70,16 +66,21 @@ impl Outside {
         self.by_name.get(name).map(back)
     }
 
-    /// Whether a socket has a far one this way.
+    /// Whether a socket has a far one this way, by which what comes gets to it too.
     pub(in crate::mediate) fn leads(&self, cookie: u64, way: &Way) -> bool {
-        self.by_way.contains_key(&(cookie, *way))
+        self.reaching(cookie, way).is_some()
     }
 
-    /// The ways of a socket's far ones, each with its number.
-    fn ways(&self, cookie: u64) -> impl Iterator<Item = (u64, Way, u64)> {
-        let all = self.by_way.range((cookie, FIRST_WAY)..);
-        let its = all.take_while(move |((of, _), _)| *of == cookie);
-        its.map(|((of, way), id)| (*of, *way, *id))
+    fn reaching(&self, cookie: u64, way: &Way) -> Option<u64> {
+        let id = *self.by_way.get(&(cookie, *way))?;
+        self.far.get(&id)?.reaches.then_some(id)
+    }
+
+    /// Where those lead that go from an endpoint's port.
+    fn ways(&self, slot: u32, port: u16) -> BTreeSet<Way> {
+        let all = self.by_port.range((slot, port, 0)..=(slot, port, u64::MAX));
+        let all = all.filter_map(|(.., id)| self.far.get(id));
+        all.map(|far| far.way).collect()
     }
 
     /// Whether a slot's endpoint is to have a proxy, be there one just now or not.
@@ -103,12 +104,16 @@ impl Outside {
     }
 
     fn of(&self, slot: u32) -> impl Iterator<Item = (u64, &Far)> {
-        let all = self.far.iter().map(|(id, far)| (*id, far));
-        all.filter(move |(_, far)| far.slot == slot)
+        let all = (slot, 0, 0)..=(slot, u16::MAX, u64::MAX);
+        let all = self.by_port.range(all);
+        all.filter_map(|(.., id)| Some((*id, self.far.get(id)?)))
     }
 
+    /// What comes from its peer goes by it from now on.
     fn insert(&mut self, id: u64, far: Far) {
         self.by_way.insert((far.cookie, far.way), id);
+        self.by_port.insert((far.slot, far.way.local.port, id));
+        self.theirs.insert((far.slot, far.way), id);
         self.by_name.insert(far.name, far.way);
         self.far.insert(id, far);
     }
@@ -117,6 +122,10 @@ impl Outside {
     fn remove(&mut self, id: u64) -> Option<u32> {
         let far = self.far.remove(&id)?;
         self.by_way.remove(&(far.cookie, far.way));
+        self.by_port.remove(&(far.slot, far.way.local.port, id));
+        self.theirs
+            .extract_if((far.slot, far.way)..=(far.slot, far.way), |_, it| *it == id)
+            .for_each(drop);
         self.gone.push_back(far.name);
         while self.gone.len() > GONE
             && let Some(name) = self.gone.pop_front()
@@ -249,22 +258,9 @@ impl Mediator {
         let socket = *self.table.socket(cookie).ok_or(Errno::BADF)?;
         let slot = socket.endpoint();
         self.make_room(slot)?;
-        let name = secret()?;
-        let made = sockets::datagram(true, name)?;
-        match sockets::connects(&made.fd, socket.name()) {
-            // Who is connected hears that one alone.
-            Ok(()) | Err(Errno::PERM) => {}
-            Err(errno) => return Err(errno),
-        }
+        let (made, name, reaches) = reaches(&socket)?;
         self.hear(&socket, way.local)?;
-        let body = Convey {
-            id: made.cookie,
-            from: way.local.ip,
-            to: way.remote.ip,
-            from_port: way.local.port.into(),
-            to_port: way.remote.port.into(),
-        };
-        let message = Message::new(0, &body);
+        let message = Message::new(0, &conveys(made.cookie, way));
         if !self.relays.tell(slot, &message, Some(&made.fd)) {
             return Err(Errno::AGAIN);
         }
@@ -274,10 +270,12 @@ impl Mediator {
             cookie,
             way: *way,
             name,
+            reaches,
             used: self.outside.used,
         };
         self.outside.insert(made.cookie, far);
-        self.stays_with_the_nearest(slot, cookie, way);
+        // One that is not the nearest may send there too.
+        self.settles_peer(slot, way);
         Ok(name)
     }
 
@@ -305,7 +303,7 @@ impl Mediator {
         Ok(())
     }
 
-    fn part(&mut self, cookie: u64, way: &Way) {
+    pub(in crate::mediate) fn part(&mut self, cookie: u64, way: &Way) {
         if let Some(id) = self.outside.by_way.get(&(cookie, *way)).copied() {
             self.part_id(id);
         }
@@ -406,24 +404,32 @@ impl Mediator {
         }
     }
 
-    /// Peers that a socket has by the port that another is bound to now are that one's, if it is nearer: with their next datagram.
-    pub(in crate::mediate) fn parts_others(&mut self, cookie: u64) {
-        let Some(bound) = self.table.socket(cookie).copied() else {
-            return;
-        };
-        let (slot, port) = (bound.endpoint(), bound.local().port);
-        let others = self.table.datagrams_at(slot, port);
-        // Who is connected hears that one alone, and is as near as any.
-        let others = others.filter(|it| it.cookie() != cookie && it.way().is_none());
-        let ways = others.flat_map(|it| self.outside.ways(it.cookie()));
-        let is_anothers = |(of, way, _): &(u64, Way, u64)| {
-            let receiver = self.receiver_of(slot, way);
-            way.local.port == port && receiver.is_some_and(|it| it != *of)
-        };
-        let parted = ways.filter(|it| is_anothers(it) && guard!("circuits-outside-nearer"));
-        let parted: Vec<u64> = parted.map(|(.., id)| id).collect();
-        for id in parted {
-            self.part_id(id);
+    /// At an endpoint's port is another than was, or one that is connected, or is so no more: what comes from the peers of those there
+    /// is the nearest one's, who is connected being nearer than any. Each goes on to send by what it has.
+    pub(in crate::mediate) fn settles_peers(&mut self, slot: u32, port: u16) {
+        for way in self.outside.ways(slot, port) {
+            self.settles_peer(slot, &way);
+        }
+    }
+
+    /// The same of one peer. Where the nearest has none by which that gets to it, it is asked for with the next that comes.
+    fn settles_peer(&mut self, slot: u32, way: &Way) {
+        let nearest = self.receiver_of(slot, way);
+        let id = nearest.and_then(|it| self.outside.reaching(it, way));
+        let known = self.outside.theirs.get(&(slot, *way)).copied();
+        if id != known && guard!("circuits-outside-nearest") {
+            self.points(slot, way, id);
+        }
+    }
+
+    /// Has what comes from a peer go by one of those that a proxy has, or be asked about.
+    fn points(&mut self, slot: u32, way: &Way, id: Option<u64>) {
+        let body = conveys(id.unwrap_or(NOBODYS), way);
+        if self.relays.says(slot, Message::new(0, &body)) {
+            match id {
+                Some(id) => drop(self.outside.theirs.insert((slot, *way), id)),
+                None => drop(self.outside.theirs.remove(&(slot, *way))),
+            }
         }
     }
 
@@ -434,24 +440,20 @@ impl Mediator {
         receiver.map(|it| it.cookie)
     }
 
-    /// One that is not the nearest sends to a peer, whose next datagram is the nearest one's still.
-    fn stays_with_the_nearest(&mut self, slot: u32, cookie: u64, way: &Way) {
-        let nearest = self.receiver_of(slot, way).filter(|it| *it != cookie);
-        if let Some(nearest) = nearest.filter(|_| guard!("circuits-outside-stays")) {
-            let _ = self.conveys_to(nearest, way);
+    /// What comes from where this way leads is a socket's; its proxy has it as another's, or as nobody's.
+    fn conveys_to(&mut self, slot: u32, cookie: u64, way: &Way) -> Result<(), Errno> {
+        if let Some(id) = self.outside.reaching(cookie, way) {
+            self.points(slot, way, Some(id));
+            return Ok(());
         }
-    }
-
-    /// What comes from where this way leads is a socket's from now on; its proxy has it as another's, or as nobody's.
-    fn conveys_to(&mut self, cookie: u64, way: &Way) -> Result<(), Errno> {
-        let leads = self.outside.leads(cookie, way);
-        self.part(cookie, way);
-        let is_connected = |it: &Socket| it.way().is_some();
-        // Its own kernel's sends are linked anew.
-        if leads && self.table.socket(cookie).is_some_and(is_connected) {
+        let socket = self.table.socket(cookie).ok_or(Errno::BADF)?;
+        if socket.way().is_some() {
+            reaches(socket)?;
+            // What it sends natively goes that way too: linked anew, not beside.
             self.tell_later(cookie);
             return Ok(());
         }
+        self.part(cookie, way);
         self.far(cookie, way).map(drop)
     }
 
@@ -470,7 +472,7 @@ impl Mediator {
             let Some(receiver) = self.table.find_receiver(slot, &way, hash(&way)) else {
                 break;
             };
-            match self.conveys_to(receiver.cookie, &back(&way)) {
+            match self.conveys_to(slot, receiver.cookie, &back(&way)) {
                 Err(Errno::CONNREFUSED | Errno::NOENT) => self.lost(receiver.cookie),
                 _ => return,
             }
@@ -538,7 +540,7 @@ impl Mediator {
             port: at.port.into(),
             reserved: 0,
         };
-        self.relays.tell(slot, &Message::new(0, &body), None);
+        self.relays.says(slot, Message::new(0, &body));
     }
 
     /// A slot's endpoint has a proxy, or another one: it hears for all that are bound, and who is
@@ -602,5 +604,29 @@ impl Mediator {
         }
         self.cut_all(&left);
         self.seek_all(sought);
+    }
+}
+
+/// One that is connected to a program's, its name, and whether it gets there: to one that is connected elsewhere it does not.
+///
+/// # Errors
+/// CONNREFUSED, NOENT: that is gone.
+fn reaches(socket: &Socket) -> Result<(Made, [u8; 16], bool), Errno> {
+    let name = secret()?;
+    let made = sockets::datagram(true, name)?;
+    match sockets::connects(&made.fd, socket.name()) {
+        Ok(()) => Ok((made, name, true)),
+        Err(Errno::PERM) => Ok((made, name, false)),
+        Err(errno) => Err(errno),
+    }
+}
+
+fn conveys(id: u64, way: &Way) -> Convey {
+    Convey {
+        id,
+        from: way.local.ip,
+        to: way.remote.ip,
+        from_port: way.local.port.into(),
+        to_port: way.remote.port.into(),
     }
 }

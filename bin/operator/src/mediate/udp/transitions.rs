@@ -194,9 +194,16 @@ impl Mediator {
         self.bind(cookie, &call.address()?)?;
         self.seen(cookie, call);
         self.hear_bound(cookie);
-        self.parts_others(cookie);
-        self.link_again(slot, cookie);
+        self.changes_at(slot, cookie);
         Ok(())
+    }
+
+    /// A socket is bound or connected: what is linked to others at its port is looked at again.
+    fn changes_at(&mut self, slot: u32, cookie: u64) {
+        if let Some(port) = self.table.socket(cookie).map(|it| it.local().port) {
+            self.settles_peers(slot, port);
+            self.link_all(slot, port);
+        }
     }
 
     fn shut_datagram(&mut self, cookie: u64, call: &Call<'_>) -> Result<(), Errno> {
@@ -230,6 +237,7 @@ impl Mediator {
             self.unlinks(cookie);
             self.is_sought_no_more(cookie);
             if let Some(was) = was {
+                self.settles_peers(slot, was.port);
                 self.link_all(slot, was.port);
             }
             return Ok(());
@@ -275,7 +283,7 @@ impl Mediator {
         }
         // What it was connected to before it is no more.
         self.is_sought_no_more(cookie);
-        self.link_again(slot, cookie);
+        self.changes_at(slot, cookie);
         Ok(())
     }
 
