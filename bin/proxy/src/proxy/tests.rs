@@ -370,3 +370,37 @@ fn who_shares_a_port_goes_on_with_those_who_came() {
         .map(|it| it.at);
     assert_eq!(ats.collect::<Vec<_>>(), [5, 5]);
 }
+
+/// Where an ordinary program has a port, it is tried for as long as somebody wants it.
+#[test]
+fn nothing_is_listened_for_later_that_nobody_wants_any_more() {
+    let later = Instant::now() + 2 * AGAIN;
+    let listens = |forgets: &dyn Fn(&mut Proxy)| {
+        let (mut proxy, _operator) = linked();
+        let ordinary = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let (ip, port) = tcp::numbers(ordinary.local_addr().unwrap());
+        proxy.serve(&Serve {
+            id: 4,
+            ip,
+            port,
+            backlog: 8,
+            ..Serve::default()
+        });
+        assert!(proxy.served.is_empty());
+        drop(ordinary);
+        forgets(&mut proxy);
+        proxy.forget(later);
+        !proxy.served.is_empty()
+    };
+    assert!(listens(&|_| {}));
+    let unserved = |proxy: &mut Proxy| {
+        proxy.take(&Message::new(0, &Unserve { id: 4 }), Fds::default());
+    };
+    assert!(!listens(&unserved));
+    // The next says what it wants.
+    let next = |proxy: &mut Proxy| {
+        let (link, _operator) = Socket::pair().unwrap();
+        proxy.begin_link(link, 1).unwrap();
+    };
+    assert!(!listens(&next));
+}
