@@ -27,9 +27,6 @@ const PORTS: u32 = 32;
 /// What waits for room at a proxy's link at most.
 const UNSAID: usize = 4096;
 
-/// Of a slot: an address, a port, and whether IPv6 alone.
-type Place = (u32, [u8; 16], u16, bool);
-
 /// The proxies, and what they were asked.
 #[derive(Default)]
 pub struct Relays {
@@ -40,9 +37,8 @@ pub struct Relays {
     tried: BTreeMap<u64, u32>,
     /// Connects that were taken back.
     taken_back: u64,
-    /// Where proxies listen, and for which listening socket: of several at one place (SO_REUSEPORT) the lowest, as an operator
-    /// that follows this one has it too.
-    served: BTreeMap<Place, u64>,
+    /// Listening sockets for which proxies listen, with their slots.
+    served: BTreeMap<u64, (u32, Serve)>,
     /// What links had no room for.
     unsaid: BTreeMap<u32, VecDeque<Message>>,
     /// Where circuits get their other ends.
@@ -82,13 +78,15 @@ impl Relays {
         for body in bodies {
             self.says(slot, Message::new(0, &body));
         }
-        self.serve_all(all.filter(|socket| socket.endpoint() == slot));
+        for socket in all.filter(|socket| socket.endpoint() == slot) {
+            self.serve(socket);
+        }
         self.says(slot, Message::new(0, &Served::default()));
     }
 
     /// What a link before had is no more.
     fn unlinks(&mut self, slot: u32) -> Option<Socket> {
-        self.served.retain(|place, _| place.0 != slot);
+        self.served.retain(|_, (of, _)| *of != slot);
         self.unsaid.remove(&slot);
         self.links.remove(&slot)
     }
@@ -329,48 +327,22 @@ impl Relays {
         self.sends(slot, &Message::new(0, &Join { id }), Some(end));
     }
 
-    /// Has a slot's proxy listen for a program that listens where others could come from.
+    /// Has a slot's proxy listen for a program that listens where others could come from; several may at one place (SO_REUSEPORT).
     pub fn serve(&mut self, socket: &Known) {
-        let Some((place, body)) = served(socket) else {
+        let Some((slot, body)) = served(socket) else {
             return;
         };
-        let has = self.served.get(&place);
-        if has.is_none_or(|has| *has > body.id) && self.says(place.0, Message::new(0, &body)) {
-            self.served.insert(place, body.id);
+        let is_new = self.served.get(&body.id) != Some(&(slot, body));
+        if is_new && self.says(slot, Message::new(0, &body)) {
+            self.served.insert(body.id, (slot, body));
         }
     }
 
-    /// The same of many.
-    fn serve_all<'a>(&mut self, all: impl Iterator<Item = &'a Known>) {
-        let mut first: BTreeMap<Place, &Known> = BTreeMap::new();
-        for socket in all {
-            if let Some((place, body)) = served(socket) {
-                let first = first.entry(place).or_insert(socket);
-                if first.cookie() > body.id {
-                    *first = socket;
-                }
-            }
-        }
-        first.into_values().for_each(|socket| self.serve(socket));
-    }
-
-    /// Forgets what is not so any more: of `all` sockets those are there that live, and listen.
-    pub fn retain<'a>(
-        &mut self,
-        lives: impl Fn(u64) -> bool,
-        listens: impl Fn(u64) -> bool,
-        all: impl Iterator<Item = &'a Known>,
-    ) {
-        let gone = self.served.extract_if(.., |_, cookie| !listens(*cookie));
-        let gone: BTreeMap<Place, u64> = gone.collect();
-        if !gone.is_empty() {
-            // First whoever goes on there: what has come by then waits for that one.
-            let is_there =
-                |it: &&Known| served(it).is_some_and(|(place, _)| gone.contains_key(&place));
-            self.serve_all(all.filter(is_there));
-        }
-        for (place, id) in gone {
-            self.says(place.0, Message::new(0, &Unserve { id }));
+    /// Forgets what is not so any more: those are there that live, and listen.
+    pub fn retain(&mut self, lives: impl Fn(u64) -> bool, listens: impl Fn(u64) -> bool) {
+        let gone = self.served.extract_if(.., |cookie, _| !listens(*cookie));
+        for (id, (slot, _)) in gone.collect::<Vec<_>>() {
+            self.says(slot, Message::new(0, &Unserve { id }));
         }
         self.tried.retain(|cookie, _| lives(*cookie));
         let gone = self.asked.extract_if(.., |cookie, _| !lives(*cookie));
@@ -382,7 +354,7 @@ impl Relays {
 }
 
 /// Where a proxy is to listen for a socket, and what it is told; none, where nobody comes from elsewhere.
-fn served(socket: &Known) -> Option<(Place, Serve)> {
+fn served(socket: &Known) -> Option<(u32, Serve)> {
     let State::Listening { backlog } = socket.state() else {
         return None;
     };
@@ -395,8 +367,7 @@ fn served(socket: &Known) -> Option<(Place, Serve)> {
         only6: only6.into(),
         reserved: 0,
     };
-    let place = (socket.endpoint(), local.ip, local.port, only6);
-    (!is_loopback(&local.ip)).then_some((place, body))
+    (!is_loopback(&local.ip)).then_some((socket.endpoint(), body))
 }
 
 /// ::1, 127.0.0.0/8.
@@ -417,7 +388,7 @@ mod tests {
             assert_eq!(tries, PORTS as usize - 1);
         }
         assert!(relays.tries_another(7) && relays.tries_another(8));
-        relays.retain(|cookie| cookie == 8, |_| false, std::iter::empty());
+        relays.retain(|cookie| cookie == 8, |_| false);
         assert_eq!(relays.tried.len(), 1);
     }
 

@@ -63,14 +63,25 @@ struct Waits {
     ready: bool,
     /// Since when.
     since: Instant,
-    /// What the operator was told of one that came from outside.
-    came: Option<Came>,
+    /// What the operator was told of one that came from outside, and by which listener that came.
+    came: Option<(u64, Came)>,
 }
 
-/// What is listened for, as the operator said it.
+/// Where is listened, as the operator said it last.
 struct Served {
     body: Serve,
+    /// For which sockets of programs: several may share a place.
+    ids: BTreeSet<u64>,
     fd: OwnedFd,
+}
+
+impl Served {
+    /// So many connections wait there; where the kernel refuses that, as many as before.
+    fn waits_at_most(&mut self, backlog: u32) {
+        if std::mem::replace(&mut self.body.backlog, backlog) != backlog {
+            let _ = tcp::listens(&self.fd, backlog);
+        }
+    }
 }
 
 /// An endpoint's proxy.
@@ -84,8 +95,8 @@ pub struct Proxy {
     unsaid: VecDeque<Message>,
     /// What is listened for, by the number of events.
     served: BTreeMap<u64, Served>,
-    /// What was for the operator before, and since when: who connects waits there for the next to say the same.
-    left: Vec<Served>,
+    /// What was for the operator before, and since when: who connects waits there for the next to say the same of one of these sockets.
+    left: BTreeMap<u64, Served>,
     left_since: Instant,
     /// What could not be listened for, and when that was tried last.
     unserved: Vec<Serve>,
@@ -117,7 +128,7 @@ impl Proxy {
             interface: 0,
             unsaid: VecDeque::new(),
             served: BTreeMap::new(),
-            left: Vec::new(),
+            left: BTreeMap::new(),
             left_since: Instant::now(),
             unserved: Vec::new(),
             tried: Instant::now(),
@@ -259,10 +270,10 @@ impl Proxy {
         }
         self.unsaid.clear();
         self.unserved.clear();
-        for served in std::mem::take(&mut self.served).into_values() {
+        for served in self.served.values() {
             let _ = epoll::delete(&self.epoll, &served.fd);
-            self.left.push(served);
         }
+        self.left.append(&mut self.served);
         self.begun.clear();
         let unwatch = |fd: BorrowedFd<'_>| {
             let _ = epoll::delete(&self.epoll, fd);
@@ -285,14 +296,10 @@ impl Proxy {
     }
 
     /// What the operator before had listened for, of which this is so, is over, with who came there.
-    fn leave(&mut self, is_one: impl Fn(&Serve) -> bool) {
-        for served in self
-            .left
-            .extract_if(.., |it| is_one(&it.body))
-            .collect::<Vec<_>>()
-        {
-            self.reset(|waits| waits.came.is_some_and(|came| came.at == served.body.id));
-        }
+    fn leave(&mut self, is_one: impl Fn(&Served) -> bool) {
+        let gone = self.left.extract_if(.., |_, it| is_one(it));
+        let gone: BTreeMap<u64, Served> = gone.collect();
+        self.reset(|waits| waits.came.is_some_and(|(by, _)| gone.contains_key(&by)));
     }
 
     /// What the operator says.
@@ -330,15 +337,15 @@ impl Proxy {
         } else if let Some(body) = message.body::<Serve>() {
             self.serve(&body);
         } else if let Some(Unserve { id }) = message.body::<Unserve>() {
-            self.served.retain(|_, it| it.body.id != id);
+            self.ends(id, |_| true);
             self.unserved.retain(|it| it.id != id);
-            self.leave(|it| it.id == id);
         } else if message.body::<command::verbs::Served>().is_some() {
             self.leave(|_| guard!("proxy-told-all"));
         } else if let Some(body) = message.body::<Hear>() {
             self.hear_at(tcp::address(body.ip, body.port), body.id);
         } else if let Some(body) = message.body::<Unhear>() {
-            self.datagrams.unhear(&tcp::address(body.ip, body.port));
+            let at = tcp::address(body.ip, body.port);
+            self.datagrams.unhear(&at, body.id);
         } else if let Some(body) = message.body::<Convey>() {
             match fds.into_iter().next() {
                 Some(far) => self.convey(&body, far),
@@ -363,7 +370,7 @@ impl Proxy {
             None => Ok(()),
         });
         if let Err(errno) = heard {
-            self.datagrams.unhear(&at);
+            self.datagrams.closes(&at);
             confine::say!("bulkhead-proxy: cannot hear datagrams at {at}: {errno}");
         }
     }
@@ -448,7 +455,7 @@ impl Proxy {
             let unserved = std::mem::take(&mut self.unserved);
             let still = unserved
                 .into_iter()
-                .filter(|body| self.try_serve(body, None).is_err());
+                .filter(|body| !self.joins_others(body) && self.try_serve(body, None).is_err());
             self.unserved = still.collect();
         }
         let waits = &self.waits;
@@ -515,67 +522,90 @@ impl Proxy {
     }
 
     fn serve(&mut self, body: &Serve) {
-        let is_same = |it: &Serve| (it.ip, it.port, it.only6) == (body.ip, body.port, body.only6);
-        let mut served = self.served.values_mut();
-        // Several listen there, and this one goes on: who has come waits for it.
-        if let Some(same) = served.find(|it| is_same(&it.body))
-            && guard!("proxy-goes-on-for")
-        {
-            let before = std::mem::replace(&mut same.body, *body).id;
-            let came = self.waits.values_mut().filter_map(|it| it.came.as_mut());
-            came.filter(|came| came.at == before)
-                .for_each(|came| came.at = body.id);
+        self.ends(body.id, |it| !is_place_of(body, it));
+        self.unserved.retain(|it| it.id != body.id);
+        if self.joins_others(body) {
             return;
         }
-        self.served.retain(|_, it| it.body.id != body.id);
-        let left = self.left.extract_if(.., |it| it.body == *body).next();
+        let is_left = |it: &Served| is_place_of(body, &it.body) && it.ids.contains(&body.id);
+        let left = self.left.extract_if(.., |_, it| is_left(it)).next();
         let left = left.filter(|_| guard!("proxy-listens-on"));
         // What is another's by now would have some of those who come.
-        self.leave(|it| it.id == body.id || is_same(it));
-        self.unserved.retain(|it| it.id != body.id && !is_same(it));
-        let goes_on = left.is_some();
-        if let Err(errno) = self.try_serve(body, left.map(|it| it.fd)) {
+        self.leave(|it| is_place_of(body, &it.body));
+        let number = left.as_ref().map(|(number, _)| *number);
+        if let Err(errno) = self.try_serve(body, left) {
             let at = tcp::address(body.ip, body.port);
             confine::say!("bulkhead-proxy: cannot listen at {at}: {errno}");
             // A program of the namespace's own may have it, for now.
             if self.unserved.len() < SERVED && guard!("proxy-serves-later") {
                 self.unserved.push(*body);
             }
-        } else if goes_on {
+        } else if let Some(number) = number {
             // The operator before was told, and did not say what becomes of them.
             let came = self.waits.values().filter_map(|waits| waits.came);
-            let came: Vec<Came> = came.filter(|came| came.at == body.id).collect();
+            let came = came.filter(|(by, _)| *by == number);
+            let came: Vec<Came> = came
+                .map(|(_, came)| Came {
+                    at: body.id,
+                    ..came
+                })
+                .collect();
             for came in came {
                 self.say(Message::new(0, &came));
             }
         }
     }
 
-    fn try_serve(&mut self, body: &Serve, left: Option<OwnedFd>) -> Result<(), Errno> {
+    /// Whether others share its place, for which this listens already.
+    fn joins_others(&mut self, body: &Serve) -> bool {
+        let mut served = self.served.values_mut();
+        let same = served.find(|it| is_place_of(body, &it.body) && guard!("proxy-goes-on-for"));
+        let joined = same.map(|it| {
+            it.ids.insert(body.id);
+            it.waits_at_most(body.backlog);
+        });
+        joined.is_some()
+    }
+
+    /// A socket listens no more where this is so; where none does nothing is listened for.
+    fn ends(&mut self, id: u64, is_one: impl Fn(&Serve) -> bool) {
+        self.served.retain(|_, it| {
+            let ends = is_one(&it.body) && it.ids.remove(&id);
+            !(ends && it.ids.is_empty())
+        });
+    }
+
+    fn try_serve(&mut self, body: &Serve, left: Option<(u64, Served)>) -> Result<(), Errno> {
         if self.served.len() >= SERVED {
             return Err(Errno::NFILE);
         }
         let at = tcp::address(body.ip, body.port);
-        let fd = match left {
-            Some(fd) => fd,
-            None => tcp::serve(&at, body.backlog, body.only6 != 0, self.interface)?,
+        let (number, mut served) = match left {
+            Some(left) => left,
+            None => {
+                let fd = tcp::serve(&at, body.backlog, body.only6 != 0, self.interface)?;
+                let (body, ids) = (*body, BTreeSet::new());
+                (self.number(), Served { body, ids, fd })
+            }
         };
-        if !has_room(&fd, self.spare) {
+        if !has_room(&served.fd, self.spare) {
             return Err(Errno::NFILE);
         }
-        let number = self.number();
-        self.watch(&fd, LISTENER | number, EventFlags::IN)?;
-        self.served.insert(number, Served { body: *body, fd });
+        served.waits_at_most(body.backlog);
+        // Whoever else shared the place is said to by this operator too, or gone.
+        served.ids = BTreeSet::from([body.id]);
+        self.watch(&served.fd, LISTENER | number, EventFlags::IN)?;
+        self.served.insert(number, served);
         Ok(())
     }
 
     /// Somebody connects to a program.
     fn meet(&mut self, number: u64) {
         for _ in 0..TURN {
-            let Some(Served { body, fd }) = self.served.get(&number) else {
+            let Some(Served { ids, fd, .. }) = self.served.get(&number) else {
                 return;
             };
-            let (at, Ok((fd, from, to))) = (body.id, tcp::accept(fd)) else {
+            let (Some(at), Ok((fd, from, to))) = (ids.first().copied(), tcp::accept(fd)) else {
                 return;
             };
             if self.is_full() || !has_room(&fd, self.spare) {
@@ -596,7 +626,7 @@ impl Proxy {
                 fd,
                 ready: true,
                 since: Instant::now(),
-                came: Some(came),
+                came: Some((number, came)),
             };
             self.waits.insert(id, waits);
             self.say(Message::new(0, &came));
@@ -656,6 +686,11 @@ impl Proxy {
             };
         }
     }
+}
+
+fn is_place_of(one: &Serve, other: &Serve) -> bool {
+    let place = |it: &Serve| (it.ip, it.port, it.only6);
+    place(one) == place(other)
 }
 
 /// Whether this descriptor, the newest, leaves the spare ones alone: the kernel gives the lowest number that is free.

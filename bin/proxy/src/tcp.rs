@@ -149,8 +149,13 @@ pub fn serve(at: &SocketAddr, backlog: u32, only6: bool, interface: u32) -> Resu
     }
     sockopt::set_tcp_nodelay(&fd, true)?;
     bind(&fd, at)?;
-    listen(&fd, backlog.clamp(1, 4096) as i32)?;
+    listens(&fd, backlog)?;
     Ok(fd)
+}
+
+/// So many connections wait there at most, which may be said again.
+pub fn listens(fd: impl AsFd, backlog: u32) -> Result<(), Errno> {
+    listen(fd, backlog.clamp(1, 4096) as i32)
 }
 
 /// Who connected: the connection, from where, to where.

@@ -155,11 +155,7 @@ impl Datagrams {
     ) -> Result<Option<BorrowedFd<'_>>, Errno> {
         if let Some(heard) = self.heard.get_mut(&at) {
             // Who had it before did not want what was asked about; or is asked again.
-            if heard.ids.insert(id) {
-                // Those that came first are gone by now, or else one of them has what comes.
-                if heard.ids.len() > HEARD {
-                    heard.ids.pop_first();
-                }
+            if heard.ids.len() < HEARD && heard.ids.insert(id) {
                 self.asks_no_more(&at);
             }
             return Ok(None);
@@ -192,9 +188,18 @@ impl Datagrams {
         Ok(self.heard.get(&at).map(|heard| heard.fd.as_fd()))
     }
 
-    /// No more.
-    pub fn unhear(&mut self, at: &SocketAddr) {
-        self.left.remove(at);
+    /// No more for this one, nor where it was the last.
+    pub fn unhear(&mut self, at: &SocketAddr, id: u64) {
+        if let Some(heard) = self.heard.get_mut(at) {
+            heard.ids.remove(&id);
+            if heard.ids.is_empty() {
+                self.closes(at);
+            }
+        }
+    }
+
+    /// What is sent there is heard no more.
+    pub fn closes(&mut self, at: &SocketAddr) {
         self.asks_no_more(at);
         if let Some(heard) = self.heard.remove(at) {
             self.numbers.remove(&heard.number);
@@ -206,11 +211,11 @@ impl Datagrams {
         self.asked.retain(|pair, _| pair.0 != *at);
     }
 
-    /// Conveys between the program's socket that `far` is connected to and a peer, of which what comes is for this one from now on, as
-    /// is what was kept; to be watched by this number.
+    /// Conveys between the program's socket that `far` is connected to and a peer, of which what comes is for this one from now on, if it
+    /// `hears`; to be watched by this number.
     ///
     /// # Errors
-    /// NFILE: as many are as may.
+    /// NFILE: as many are as may. What comes does not get there.
     pub fn convey(
         &mut self,
         body: &Convey,
@@ -222,8 +227,6 @@ impl Datagrams {
             return Err(Errno::NFILE);
         }
         let pair = pair(body);
-        self.hands_on(&pair, &far);
-        self.peers.insert(pair, body.id);
         self.numbers.insert(number, Of::Conveyed(body.id));
         let new = Conveyed {
             far,
@@ -232,18 +235,18 @@ impl Datagrams {
             number,
         };
         self.conveyed.insert(body.id, new);
+        if body.hears != 0 {
+            self.point(body, now);
+        }
         let conveyed = self.conveyed.get(&body.id).ok_or(Errno::NFILE)?;
         Ok(conveyed.far.as_fd())
     }
 
-    /// What comes from a peer is for another of those that are conveyed from now on; or for one that is asked for, if this is none of them,
-    /// or does not get there, of which the operator is told.
+    /// What comes from a peer is for this one of those that are conveyed from now on, as is what was kept; or for one that is asked for, if
+    /// it is none of them, or does not get there, of which the operator is told.
     pub fn point(&mut self, body: &Convey, now: Instant) {
         let pair = pair(body);
         self.peers.remove(&pair);
-        if body.id == 0 {
-            return;
-        }
         if let Some(conveyed) = self.conveyed.remove(&body.id) {
             let takes = self.hands_on(&pair, &conveyed.far);
             self.conveyed.insert(body.id, conveyed);
@@ -252,8 +255,10 @@ impl Datagrams {
                 return;
             }
         }
-        self.part(body.id, now);
-        self.says.push(Say::Ended(body.id));
+        if body.id != 0 {
+            self.part(body.id, now);
+            self.says.push(Say::Ended(body.id));
+        }
         let waits = self.asked.contains_key(&pair);
         self.says.extend(waits.then_some(Say::Heard(pair)));
     }

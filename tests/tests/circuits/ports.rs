@@ -170,7 +170,7 @@ while True: s.sendto(b'said', ('10.1.1.13', 9000)); time.sleep(0.02)
 #[test]
 fn who_accepts_a_peer_by_udp_takes_no_other_along() {
     const ACCEPTS: &str = "
-import select, socket, time
+import ctypes, select, socket, time
 def bound():
     s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     s.bind(('0.0.0.0', 9000)); s.settimeout(10); return s
@@ -191,6 +191,9 @@ all(first, 0.3); all(second, 0.3)
 print(all(first, 0.5), all(second, 0.5), flush=True)
 second.connect(who[b'q']); all(first, 0.3); all(second, 0.3)
 print(all(first, 0.5), all(second, 0.5), flush=True)
+# Connected no more it is the nearest again.
+assert ctypes.CDLL(None).connect(second.fileno(), bytes(16), 16) == 0; all(first, 0.3)
+print(all(first, 0.5), all(second, 0.5), flush=True)
 second.close(); all(first, 0.3); print(all(first, 0.5), flush=True)
 ";
     const SENDS: &str = "
@@ -205,7 +208,8 @@ while True:
     scene.file("sends.py", SENDS);
     let accepts = scene.start("both", "exec python3 {f}/accepts.py", "bound");
     let _sends = scene.spawn(in_box(&scene, "exec /usr/bin/python3 {f}/sends.py"));
-    accepts.until("bound\n['q', 'r'] ['p']\n['p', 'r'] ['q']\n['p', 'q', 'r']\n");
+    let said = "bound\n['q', 'r'] ['p']\n['p', 'r'] ['q']\n[] ['p', 'q', 'r']\n['p', 'q', 'r']\n";
+    accepts.until(said);
 }
 
 /// One socket that is connected from one port after another has the last alone, and so there are others.

@@ -180,7 +180,7 @@ impl Mediator {
             matches!(state, Some(circuit::State::Listening { .. }))
         };
         let lives = |cookie| table.socket(cookie).is_some();
-        self.relays.retain(lives, listens, table.all());
+        self.relays.retain(lives, listens);
         self.settle_outside();
     }
 }

@@ -142,26 +142,39 @@ fn who_comes_while_an_operator_is_replaced_waits_for_the_next() {
             (port(&it), waits)
         });
         let came = came(&operator);
-        let has_come = |it: (u32, bool)| (came.contains(&(4, it.0)), it.1);
+        let has_come = |it: (u32, bool)| (came.iter().any(|came| came.1 == it.0), it.1);
         [has_come(told), has_come(queued)]
     };
     let over = [(false, false); 2];
-    assert_eq!(ends(1, &|proxy| proxy.serve(&serve(4))), [(true, true); 2]);
-    assert_eq!(ends(1, &|proxy| proxy.serve(&serve(5))), over, "another's");
-    let longer = |proxy: &mut Proxy| proxy.forget(Instant::now() + 2 * LEFT_FOR);
-    assert_eq!(ends(1, &longer), over);
-    assert_eq!(ends(2, &|_| {}), over, "another interface");
-    let unserved = |proxy: &mut Proxy| {
-        let message = Message::new(0, &Unserve { id: 4 });
-        proxy.take(&message, Fds::default());
-    };
-    assert_eq!(ends(1, &unserved), over);
     let all = |proxy: &mut Proxy| {
         proxy.take(
             &Message::new(0, &command::verbs::Served::default()),
             Fds::default(),
         );
     };
+    assert_eq!(ends(1, &|proxy| proxy.serve(&serve(4))), [(true, true); 2]);
+    assert_eq!(ends(1, &|proxy| proxy.serve(&serve(5))), over, "another's");
+    // One that shares the place is there still, where this one is gone.
+    let shares = |proxy: &mut Proxy| {
+        assert_eq!(proxy.left.len(), 1);
+        proxy
+            .left
+            .values_mut()
+            .for_each(|it| assert!(it.ids.insert(5)));
+        proxy.serve(&serve(5));
+        let unserved = Message::new(0, &Unserve { id: 4 });
+        proxy.take(&unserved, Fds::default());
+        all(proxy);
+    };
+    assert_eq!(ends(1, &shares), [(true, true); 2]);
+    let longer_queue = |proxy: &mut Proxy| {
+        let body = serve(4);
+        proxy.serve(&Serve { backlog: 9, ..body });
+    };
+    assert_eq!(ends(1, &longer_queue), [(true, true); 2]);
+    let longer = |proxy: &mut Proxy| proxy.forget(Instant::now() + 2 * LEFT_FOR);
+    assert_eq!(ends(1, &longer), over);
+    assert_eq!(ends(2, &|_| {}), over, "another interface");
     assert_eq!(ends(1, &all), over, "it was told all");
     let its = |proxy: &mut Proxy| {
         proxy.serve(&serve(4));
@@ -356,19 +369,30 @@ fn who_shares_a_port_goes_on_with_those_who_came() {
     proxy.meet(number);
     let _waits = std::net::TcpStream::connect(at).unwrap();
     proxy.serve(&serve(5));
-    operator
-        .send(&Message::new(0, &Unserve { id: 4 }), &[])
-        .unwrap();
-    proxy.hear().unwrap();
+    // It is another's by what it is told: neither the other's nor what has come there ends with it.
+    let ends = |proxy: &mut Proxy, id| {
+        let unserve = Message::new(0, &Unserve { id });
+        operator.send(&unserve, &[]).unwrap();
+        proxy.hear().unwrap();
+    };
+    ends(&mut proxy, 4);
     proxy.meet(number);
     assert_eq!(proxy.waits.len(), 2);
-    // Whoever follows this operator is told of both.
-    let ats = proxy
-        .waits
-        .values()
-        .filter_map(|it| it.came)
-        .map(|it| it.at);
-    assert_eq!(ats.collect::<Vec<_>>(), [5, 5]);
+    let queue = || {
+        let at_once = (0..64).take_while(|_| {
+            std::net::TcpStream::connect_timeout(&at, Duration::from_millis(50)).is_ok()
+        });
+        at_once.count()
+    };
+    // As many wait there as was said last.
+    let before = queue();
+    proxy.serve(&Serve {
+        backlog: 32,
+        ..serve(5)
+    });
+    assert!((8..=9).contains(&before) && queue() >= 20, "{before}");
+    ends(&mut proxy, 5);
+    assert!(proxy.served.is_empty());
 }
 
 /// Where an ordinary program has a port, it is tried for as long as somebody wants it.

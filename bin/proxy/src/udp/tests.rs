@@ -27,6 +27,8 @@ fn convey(all: &mut Datagrams, id: u64, (from, to): Pair) -> Result<UnixDatagram
         to,
         from_port,
         to_port,
+        hears: 1,
+        reserved: 0,
     };
     let now = Instant::now();
     all.convey(&body, far.into(), 100 + id, now).map(drop)?;
@@ -112,7 +114,7 @@ fn what_comes_while_an_operator_is_replaced_waits_for_the_next() {
             true => clear(&mut all),
             false => {
                 all.stirred(11, Instant::now());
-                all.unhear(&at);
+                all.unhear(&at, 11);
             }
         }
         assert!(all.hear(at, number, (1, number)).unwrap().is_some());
@@ -203,6 +205,7 @@ fn what_comes_is_for_another_from_when_it_is_said() {
             to,
             from_port,
             to_port,
+            ..Convey::default()
         };
         all.point(&body, now);
     };
@@ -215,11 +218,15 @@ fn what_comes_is_for_another_from_when_it_is_said() {
     assert_eq!(peer.recv_from(&mut buffer).unwrap(), (3, at));
     assert!(all.says().is_empty());
     point(&mut all, 0);
+    assert!(all.says().is_empty());
     for text in [b"one", b"two"] {
         peer.send_to(text, at).unwrap();
         all.stirred(1, now);
     }
     assert_eq!(all.says(), [Say::Heard((at, from))], "it is asked for");
+    // What was said of it before is not what is known by now.
+    point(&mut all, 0);
+    assert_eq!(all.says(), [Say::Heard((at, from))]);
     // One that is not there, and one whose program's is connected to another, or gone: it is asked for again, and nothing lost.
     let [seven, eight] = programs;
     drop(seven);
@@ -251,40 +258,72 @@ fn what_a_connected_program_does_not_hear_is_asked_for() {
     let unique = std::process::id();
     let (program, name) = named(format!("bulkhead-udp-{unique}"));
     let (_elsewhere, other) = named(format!("bulkhead-udp-{unique}-other"));
-    let far = UnixDatagram::unbound().unwrap();
-    far.connect_addr(&name).unwrap();
     let ((ip, port), (to, to_port)) = (crate::tcp::numbers(at), crate::tcp::numbers(from));
-    let body = Convey {
-        id: 7,
-        from: ip,
-        to,
-        from_port: port,
-        to_port,
+    let (far, its) = named(format!("bulkhead-udp-{unique}-far"));
+    let conveys = |all: &mut Datagrams, id, far: UnixDatagram, hears| {
+        far.connect_addr(&name).unwrap();
+        far.set_nonblocking(true).unwrap();
+        let body = Convey {
+            id,
+            from: ip,
+            to,
+            from_port: port,
+            to_port,
+            hears,
+            reserved: 0,
+        };
+        all.convey(&body, far.into(), 100 + id, now).map(drop)
     };
-    all.convey(&body, far.into(), 107, now).unwrap();
+    conveys(&mut all, 7, far, 1).unwrap();
+    // What it has sent by then goes out.
+    program.send_to_addr(b"out", &its).unwrap();
+    let second = UnixDatagram::unbound().unwrap();
+    conveys(&mut all, 8, second, 0).unwrap();
     program.connect_addr(&other).unwrap();
     peer.send_to(b"said", at).unwrap();
     all.stirred(1, now);
     assert_eq!(all.says(), [Say::Ended(7), Say::Heard((at, from))]);
-    let another = convey(&mut all, 8, (at, from)).unwrap();
+    assert_eq!(peer.recv(&mut [0; 10]).unwrap(), 3);
+    // Nor does it hear what is kept.
+    let body = Convey {
+        id: 8,
+        from: ip,
+        to,
+        from_port: port,
+        to_port,
+        ..Convey::default()
+    };
+    all.point(&body, now);
+    assert_eq!(all.says(), [Say::Ended(8), Say::Heard((at, from))]);
+    let another = convey(&mut all, 9, (at, from)).unwrap();
     assert_eq!(another.recv(&mut [0; 10]).unwrap(), 4);
+    // One that sends there alone has nothing of what comes.
+    let sends = UnixDatagram::unbound().unwrap();
+    sends.connect_addr(&other).unwrap();
+    let body = Convey { id: 10, ..body };
+    all.convey(&body, sends.into(), 110, now).unwrap();
+    peer.send_to(b"again", at).unwrap();
+    all.stirred(1, now);
+    assert_eq!(another.recv(&mut [0; 10]).unwrap(), 5);
 }
 
-/// A port is bound and left again and again: who has it now is known by it.
+/// Sockets come and go at a port, and one is there all the time: by that one it is known who goes on.
 #[test]
-fn the_last_of_many_that_had_a_port_goes_on_hearing() {
+fn who_has_had_a_port_for_long_goes_on_hearing_however_many_had_it_since() {
     let (mut all, at) = hearing();
     for id in 100..100 + 2 * HEARD as u64 {
         assert!(all.hear(at, 1, (1, id)).unwrap().is_none());
+        all.unhear(&at, id);
     }
-    assert_eq!(all.heard.values().map(|it| it.ids.len()).max(), Some(HEARD));
+    all.unhear(&at, 72);
     all.clear(Instant::now(), |_| {});
     let (peer, _) = peer();
     peer.send_to(b"meanwhile", at).unwrap();
-    let last = 99 + 2 * HEARD as u64;
-    assert!(all.hear(at, 2, (1, last)).unwrap().is_some());
+    assert!(all.hear(at, 2, (1, 71)).unwrap().is_some());
     all.stirred(2, Instant::now());
     assert_eq!(all.asked.len(), 1);
+    all.unhear(&at, 71);
+    assert!(all.heard.is_empty());
 }
 
 #[test]

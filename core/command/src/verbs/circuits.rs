@@ -167,7 +167,7 @@ body! {
     }
 }
 body! {
-    /// Listen there no more.
+    /// Listen for it no more; and not there, where it was the last of those that share the place.
     Unserve: Unserve {
         /// Which.
         id: u64,
@@ -204,7 +204,7 @@ body! {
     }
 }
 body! {
-    /// No more.
+    /// No more, for this one; and none that is sent there, where it was the last.
     Unhear: Unhear {
         /// [`Hear::ip`].
         ip: [u8; 16],
@@ -212,6 +212,8 @@ body! {
         port: u32,
         /// Zero.
         reserved: u32,
+        /// [`Hear::id`].
+        id: u64,
     }
 }
 body! {
@@ -228,8 +230,8 @@ body! {
     }
 }
 body! {
-    /// Convey datagrams between a program's socket and a peer: with a descriptor by that one, and what comes from the peer is its from
-    /// now on. Without, what comes is for what is conveyed already by this number; or is asked for, if that is zero.
+    /// Convey datagrams between a program's socket and a peer, by the descriptor that is with it. Without one it is conveyed already,
+    /// by this number; or what comes from the peer is asked for, if that is zero.
     Convey: Convey {
         /// What is conveyed, by the operator's number, which is not zero.
         id: u64,
@@ -241,6 +243,10 @@ body! {
         from_port: u32,
         /// The port there.
         to_port: u32,
+        /// 1: what comes from the peer is its, whoever had that before; 0: it sends there alone.
+        hears: u32,
+        /// Zero.
+        reserved: u32,
     }
 }
 body! {

@@ -44,7 +44,8 @@ fn a_proxy_is_told_of_all_that_listen_however_many() {
     drop(kept);
 }
 
-/// A proxy has one socket for all that share a port, and goes on with it for another when the program of one ends.
+/// A proxy is told of each that listens, also with another backlog, and of each that does no more: by its own, for one socket that it has
+/// for all that share a port.
 #[test]
 fn those_that_share_a_port_are_listened_for_as_long_as_one_does() {
     let mut mediator = with_circuits(&tables());
@@ -57,7 +58,19 @@ fn those_that_share_a_port_are_listened_for_as_long_as_one_does() {
         all.filter_map(|it| serves(it).or(ends(it))).collect()
     };
     let proxy = linked(&mut mediator, NEAR);
-    assert_eq!(words(&told(&proxy)), [(true, first.cookie)]);
+    let both = [(true, first.cookie), (true, second.cookie)];
+    assert_eq!(words(&told(&proxy)), both);
+    for (backlog, told_again) in [(8, 0), (9, 1), (9, 0)] {
+        let name = sockets::name(&first.fd).unwrap();
+        mediator
+            .table
+            .listen(first.cookie, backlog, name, 7)
+            .unwrap();
+        mediator
+            .relays
+            .serve(mediator.table.socket(first.cookie).unwrap());
+        assert_eq!(words(&told(&proxy)), both[..told_again]);
+    }
     let mut come = |ids: std::ops::Range<u64>| -> Vec<(Message, usize)> {
         ids.flat_map(|id| {
             let came = Came {
@@ -87,6 +100,8 @@ fn those_that_share_a_port_are_listened_for_as_long_as_one_does() {
     drop(first.fd);
     let said = come(24..48);
     assert_eq!(joined(&said), 24);
-    assert_eq!(words(&said), [(true, second.cookie), (false, first.cookie)]);
+    assert_eq!(words(&said), [(false, first.cookie)]);
     drop(second);
+    // What its peers have this process do is its endpoint's.
+    assert!(mediator.spent().iter().any(|it| it.slot == NEAR));
 }

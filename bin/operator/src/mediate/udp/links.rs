@@ -343,7 +343,8 @@ impl Mediator {
             let was_cut =
                 self.datagrams.cut.contains(&cookie) || self.datagrams.doubted.contains(&cookie);
             let is_linked = socket.linked().is_some();
-            let leads = self.outside.leads(socket.cookie(), &way);
+            let leads = self.outside.leads(cookie, &way);
+            let has_led = self.outside.has(cookie, &way);
             // Packets are judged, where they go.
             if self.is_led_out(&socket, &way) {
                 if !leads || was_cut || is_linked {
@@ -356,12 +357,12 @@ impl Mediator {
                 self.is_connected_to_ask(&socket, to, &way);
             }
             match judged {
-                Ok((to, _)) if !was_cut && !leads && !self.is_elsewhere(cookie, to) => {}
+                Ok((to, _)) if !was_cut && !has_led && !self.is_elsewhere(cookie, to) => {}
                 // Whether the other end is of circuits is not known to an operator that starts; that nobody has the
                 // address, or who had it is gone, is.
                 Err(Errno::HOSTUNREACH)
                     if !was_cut
-                        && !leads
+                        && !has_led
                         && self
                             .located(socket.endpoint(), &way)
                             .is_ok_and(|to| !self.is_elsewhere(cookie, to)) => {}

@@ -71,6 +71,16 @@ impl Outside {
         self.reaching(cookie, way).is_some()
     }
 
+    #[cfg(test)]
+    pub(in crate::mediate) fn known(&self) -> usize {
+        self.theirs.len()
+    }
+
+    /// Whether it has one.
+    pub(in crate::mediate) fn has(&self, cookie: u64, way: &Way) -> bool {
+        self.by_way.contains_key(&(cookie, *way))
+    }
+
     fn reaching(&self, cookie: u64, way: &Way) -> Option<u64> {
         let id = *self.by_way.get(&(cookie, *way))?;
         self.far.get(&id)?.reaches.then_some(id)
@@ -109,11 +119,13 @@ impl Outside {
         all.filter_map(|(.., id)| Some((*id, self.far.get(id)?)))
     }
 
-    /// What comes from its peer goes by it from now on.
-    fn insert(&mut self, id: u64, far: Far) {
+    /// What comes from its peer goes by it from now on, if it `hears`.
+    fn insert(&mut self, id: u64, far: Far, hears: bool) {
         self.by_way.insert((far.cookie, far.way), id);
         self.by_port.insert((far.slot, far.way.local.port, id));
-        self.theirs.insert((far.slot, far.way), id);
+        if hears {
+            self.theirs.insert((far.slot, far.way), id);
+        }
         self.by_name.insert(far.name, far.way);
         self.far.insert(id, far);
     }
@@ -260,7 +272,14 @@ impl Mediator {
         self.make_room(slot)?;
         let (made, name, reaches) = reaches(&socket)?;
         self.hear(&socket, way.local)?;
-        let message = Message::new(0, &conveys(made.cookie, way));
+        // One that is not the nearest may send there too.
+        let hears = reaches && self.receiver_of(slot, way) == Some(cookie);
+        let hears = hears || !guard!("circuits-outside-sends");
+        let body = Convey {
+            hears: hears.into(),
+            ..conveys(made.cookie, way)
+        };
+        let message = Message::new(0, &body);
         if !self.relays.tell(slot, &message, Some(&made.fd)) {
             return Err(Errno::AGAIN);
         }
@@ -273,9 +292,7 @@ impl Mediator {
             reaches,
             used: self.outside.used,
         };
-        self.outside.insert(made.cookie, far);
-        // One that is not the nearest may send there too.
-        self.settles_peer(slot, way);
+        self.outside.insert(made.cookie, far, hears);
         Ok(name)
     }
 
@@ -325,7 +342,7 @@ impl Mediator {
         }
         // What was sent since those were closed, which nobody is told of, is for nobody.
         if ids.is_some_and(|ids| !ids.iter().any(|id| self.has_port(*id, at.port))) {
-            self.unhear(slot, at);
+            self.unhears_gone(slot, at);
         }
         let is_heard = self.outside.heard.contains_key(&(slot, at));
         let full = |this: &Mediator| {
@@ -367,10 +384,14 @@ impl Mediator {
     pub(in crate::mediate) fn outside_tick(&mut self) {
         self.relays.says_on();
         let late = std::mem::take(&mut self.outside.late);
-        let late = late.iter().filter_map(|it| self.table.socket(*it).copied());
-        let late: Vec<Socket> = late.collect();
-        if !late.is_empty() {
+        let mut of: BTreeMap<u32, Vec<Socket>> = BTreeMap::new();
+        for socket in late.iter().filter_map(|it| self.table.socket(*it)) {
+            of.entry(socket.endpoint()).or_default().push(*socket);
+        }
+        for (slot, late) in of {
+            let begun = self.starts();
             self.begin_outside(&late, false);
+            self.done_for(slot, begun);
         }
     }
 
@@ -408,17 +429,13 @@ impl Mediator {
     /// is the nearest one's, who is connected being nearer than any. Each goes on to send by what it has.
     pub(in crate::mediate) fn settles_peers(&mut self, slot: u32, port: u16) {
         for way in self.outside.ways(slot, port) {
-            self.settles_peer(slot, &way);
-        }
-    }
-
-    /// The same of one peer. Where the nearest has none by which that gets to it, it is asked for with the next that comes.
-    fn settles_peer(&mut self, slot: u32, way: &Way) {
-        let nearest = self.receiver_of(slot, way);
-        let id = nearest.and_then(|it| self.outside.reaching(it, way));
-        let known = self.outside.theirs.get(&(slot, *way)).copied();
-        if id != known && guard!("circuits-outside-nearest") {
-            self.points(slot, way, id);
+            let nearest = self.receiver_of(slot, &way);
+            let id = nearest.and_then(|it| self.outside.reaching(it, &way));
+            let known = self.outside.theirs.get(&(slot, way)).copied();
+            // Where it has none by which that gets to it, it is asked for with the next that comes.
+            if id != known && guard!("circuits-outside-nearest") {
+                self.points(slot, &way, id);
+            }
         }
     }
 
@@ -490,6 +507,11 @@ impl Mediator {
                 .is_some_and(|far| far.slot == slot)
         };
         if !is_of(self) {
+            // Its end was said where there was no room for it.
+            if body.ended == 0 && !self.outside.far.contains_key(&body.id) {
+                self.relays
+                    .says(slot, Message::new(0, &Part { id: body.id }));
+            }
             return;
         }
         if body.ended != 0 {
@@ -515,15 +537,29 @@ impl Mediator {
         for id in gone {
             self.part_id(id);
         }
-        let mut heard = std::mem::take(&mut self.outside.heard);
-        for ((_, at), ids) in &mut heard {
-            ids.retain(|id| self.has_port(*id, at.port));
+        let heard: Vec<(u32, Endpoint)> = self.outside.heard.keys().copied().collect();
+        for (slot, at) in heard {
+            self.unhears_gone(slot, at);
         }
-        let gone = heard.extract_if(.., |_, ids| ids.is_empty());
-        let gone: Vec<(u32, Endpoint)> = gone.map(|(heard, _)| heard).collect();
-        self.outside.heard = heard;
-        for (slot, at) in gone {
-            self.unhear(slot, at);
+    }
+
+    /// Of those for which an address is heard these are gone, or have that port no more.
+    fn unhears_gone(&mut self, slot: u32, at: Endpoint) {
+        let Some(mut ids) = self.outside.heard.remove(&(slot, at)) else {
+            return;
+        };
+        let gone = ids.extract_if(.., |id| !self.has_port(*id, at.port));
+        for id in gone.collect::<Vec<_>>() {
+            let body = Unhear {
+                ip: at.ip,
+                port: at.port.into(),
+                reserved: 0,
+                id,
+            };
+            self.relays.says(slot, Message::new(0, &body));
+        }
+        if !ids.is_empty() {
+            self.outside.heard.insert((slot, at), ids);
         }
     }
 
@@ -531,16 +567,6 @@ impl Mediator {
     fn has_port(&self, cookie: u64, port: u16) -> bool {
         let socket = self.table.socket(cookie);
         socket.is_some_and(|it| it.local().port == port)
-    }
-
-    fn unhear(&mut self, slot: u32, at: Endpoint) {
-        self.outside.heard.remove(&(slot, at));
-        let body = Unhear {
-            ip: at.ip,
-            port: at.port.into(),
-            reserved: 0,
-        };
-        self.relays.says(slot, Message::new(0, &body));
     }
 
     /// A slot's endpoint has a proxy, or another one: it hears for all that are bound, and who is
@@ -628,5 +654,7 @@ fn conveys(id: u64, way: &Way) -> Convey {
         to: way.remote.ip,
         from_port: way.local.port.into(),
         to_port: way.remote.port.into(),
+        hears: 1,
+        reserved: 0,
     }
 }

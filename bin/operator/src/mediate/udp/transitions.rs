@@ -194,16 +194,16 @@ impl Mediator {
         self.bind(cookie, &call.address()?)?;
         self.seen(cookie, call);
         self.hear_bound(cookie);
-        self.changes_at(slot, cookie);
+        if let Some(port) = self.table.socket(cookie).map(|it| it.local().port) {
+            self.changes_at(slot, port);
+        }
         Ok(())
     }
 
-    /// A socket is bound or connected: what is linked to others at its port is looked at again.
-    fn changes_at(&mut self, slot: u32, cookie: u64) {
-        if let Some(port) = self.table.socket(cookie).map(|it| it.local().port) {
-            self.settles_peers(slot, port);
-            self.link_all(slot, port);
-        }
+    /// A socket is bound there, connected, or is so no more: who of others is linked to it is looked at again.
+    fn changes_at(&mut self, slot: u32, port: u16) {
+        self.settles_peers(slot, port);
+        self.link_all(slot, port);
     }
 
     fn shut_datagram(&mut self, cookie: u64, call: &Call<'_>) -> Result<(), Errno> {
@@ -237,8 +237,7 @@ impl Mediator {
             self.unlinks(cookie);
             self.is_sought_no_more(cookie);
             if let Some(was) = was {
-                self.settles_peers(slot, was.port);
-                self.link_all(slot, was.port);
+                self.changes_at(slot, was.port);
             }
             return Ok(());
         }
@@ -255,35 +254,47 @@ impl Mediator {
         };
         self.table.connect_datagram(cookie, way).map_err(number)?;
         self.seen(cookie, call);
-        match (outside, to) {
-            (true, _) => {
-                let linked = self.link_outside(call.fd()?, cookie, &way);
-                if linked.is_err() {
-                    self.table.disconnect(cookie).map_err(number)?;
-                }
-                linked?;
-                self.unlinks(cookie);
+        let linked = match outside {
+            true => self.leads_outside(call, cookie, &way),
+            false => self.leads_inside(call, cookie, (to, &way)),
+        };
+        if linked.is_ok() {
+            // What it was connected to before it is no more.
+            self.is_sought_no_more(cookie);
+        }
+        self.changes_at(slot, way.local.port);
+        linked
+    }
+
+    fn leads_outside(&mut self, call: &Call<'_>, cookie: u64, way: &Way) -> Result<(), Errno> {
+        if let Err(errno) = self.link_outside(call.fd()?, cookie, way) {
+            self.table.disconnect(cookie).map_err(number)?;
+            return Err(errno);
+        }
+        self.unlinks(cookie);
+        Ok(())
+    }
+
+    fn leads_inside(
+        &mut self,
+        call: &Call<'_>,
+        cookie: u64,
+        (to, way): (Option<u32>, &Way),
+    ) -> Result<(), Errno> {
+        self.table.carry(cookie, Carrier::Kernel, 0);
+        match to {
+            Some(to) => {
+                // Should that fail, it may still go where it did.
+                self.datagrams.doubted.insert(cookie);
+                self.link(call.fd()?, to, way)?;
+                self.links(cookie, to);
             }
-            (false, to) => {
-                self.table.carry(cookie, Carrier::Kernel, 0);
-                match to {
-                    Some(to) => {
-                        // Should that fail, it may still go where it did.
-                        self.datagrams.doubted.insert(cookie);
-                        self.link(call.fd()?, to, &way)?;
-                        self.links(cookie, to);
-                    }
-                    None => {
-                        sockets::connects_to_nobody(call.fd()?, secret()?)?;
-                        self.unlinks(cookie);
-                        self.datagrams.cut.insert(cookie);
-                    }
-                }
+            None => {
+                sockets::connects_to_nobody(call.fd()?, secret()?)?;
+                self.unlinks(cookie);
+                self.datagrams.cut.insert(cookie);
             }
         }
-        // What it was connected to before it is no more.
-        self.is_sought_no_more(cookie);
-        self.changes_at(slot, cookie);
         Ok(())
     }
 
