@@ -24,8 +24,9 @@ const TAKEN_BACK: u64 = 0x7fff;
 /// Ports that are tried for a connect.
 const PORTS: u32 = 32;
 
-/// What waits for room at a proxy's link at most.
+/// What waits for room at a proxy's link at most, and descriptors of that.
 const UNSAID: usize = 4096;
+const UNSAID_FDS: usize = 256;
 
 /// The proxies, and what they were asked.
 #[derive(Default)]
@@ -40,7 +41,7 @@ pub struct Relays {
     /// Listening sockets for which proxies listen, with their slots.
     served: BTreeMap<u64, (u32, Serve)>,
     /// What links had no room for.
-    unsaid: BTreeMap<u32, VecDeque<Message>>,
+    unsaid: BTreeMap<u32, VecDeque<(Message, Option<OwnedFd>)>>,
     /// Where circuits get their other ends.
     door: Option<(Made, [u8; 16])>,
 }
@@ -132,52 +133,61 @@ impl Relays {
         Ok(came.or_else(heard).or_else(quiet))
     }
 
-    /// Tells a slot's proxy, if nothing waits to be told before; whether it listens.
-    pub fn tell(&self, slot: u32, message: &Message, fd: Option<&OwnedFd>) -> bool {
-        let waits = self.unsaid.get(&slot).is_some_and(|it| !it.is_empty());
-        !(waits && guard!("circuits-proxy-order")) && self.sends(slot, message, fd)
-    }
-
-    fn sends(&self, slot: u32, message: &Message, fd: Option<&OwnedFd>) -> bool {
-        let Some(link) = self.links.get(&slot) else {
-            return false;
-        };
-        let fds: Vec<_> = fd.into_iter().map(AsFd::as_fd).collect();
-        link.send(message, &fds).is_ok()
-    }
-
     /// Tells a slot's proxy, now or once its link has room, in the order of these; whether it will hear.
     pub fn says(&mut self, slot: u32, message: Message) -> bool {
+        self.gives(slot, message, None)
+    }
+
+    /// The same, with a descriptor.
+    pub fn gives(&mut self, slot: u32, message: Message, fd: Option<&OwnedFd>) -> bool {
+        self.says_to(slot);
         let Some(link) = self.links.get(&slot) else {
             return false;
         };
         let unsaid = self.unsaid.entry(slot).or_default();
-        let said = match unsaid.is_empty() {
-            true => link.send(&message, &[]),
+        let said = match unsaid.is_empty() || !guard!("circuits-proxy-order") {
+            true => sends(link, &message, fd),
             false => Err(seqpacket::Error::Full),
         };
-        match said {
-            Err(seqpacket::Error::Full)
-                if unsaid.len() < UNSAID && guard!("circuits-late-proxy") =>
-            {
-                unsaid.push_back(message);
+        if !matches!(said, Err(seqpacket::Error::Full)) {
+            return said.is_ok();
+        }
+        let with = unsaid.iter().filter(|(_, fd)| fd.is_some());
+        let has_room = unsaid.len() < UNSAID && (fd.is_none() || with.count() < UNSAID_FDS);
+        // One for which there is no descriptor is lost, and closed.
+        let fd = fd.filter(|_| has_room).map(OwnedFd::try_clone).transpose();
+        match fd {
+            Ok(fd) if has_room && guard!("circuits-late-proxy") => {
+                unsaid.push_back((message, fd));
                 true
             }
-            said => said.is_ok(),
+            _ => false,
         }
     }
 
     /// Says what links had no room for.
     pub fn says_on(&mut self) {
-        for (slot, unsaid) in &mut self.unsaid {
-            // One that is closed hears nothing more.
-            while let (Some(message), Some(link)) = (unsaid.front(), self.links.get(slot))
-                && !matches!(link.send(message, &[]), Err(seqpacket::Error::Full))
-            {
-                unsaid.pop_front();
-            }
+        for slot in self.unsaid.keys().copied().collect::<Vec<_>>() {
+            self.says_to(slot);
         }
-        self.unsaid.retain(|_, unsaid| !unsaid.is_empty());
+    }
+
+    fn says_to(&mut self, slot: u32) {
+        let Some(unsaid) = self.unsaid.get_mut(&slot) else {
+            return;
+        };
+        // One that is closed hears nothing more.
+        while let (Some((message, fd)), Some(link)) = (unsaid.front(), self.links.get(&slot))
+            && !matches!(
+                sends(link, message, fd.as_ref()),
+                Err(seqpacket::Error::Full)
+            )
+        {
+            unsaid.pop_front();
+        }
+        if unsaid.is_empty() {
+            self.unsaid.remove(&slot);
+        }
     }
 
     /// Whether a link had no room for something.
@@ -271,7 +281,7 @@ impl Relays {
                 let id = asked.body.id;
                 let join = Message::new(0, &Join { id });
                 // One that is not sent is closed with this: the program hears the end.
-                self.sends(asked.slot, &join, Some(&end));
+                self.gives(asked.slot, join, Some(&end));
                 Ok(())
             }
             Err(errno) => {
@@ -324,7 +334,7 @@ impl Relays {
 
     /// Its other end is this.
     pub fn join(&mut self, slot: u32, id: u64, end: &OwnedFd) {
-        self.sends(slot, &Message::new(0, &Join { id }), Some(end));
+        self.gives(slot, Message::new(0, &Join { id }), Some(end));
     }
 
     /// Has a slot's proxy listen for a program that listens where others could come from; several may at one place (SO_REUSEPORT).
@@ -351,6 +361,11 @@ impl Relays {
             self.refuse(slot, id);
         }
     }
+}
+
+fn sends(link: &Socket, message: &Message, fd: Option<&OwnedFd>) -> Result<(), seqpacket::Error> {
+    let fds: Vec<_> = fd.into_iter().map(AsFd::as_fd).collect();
+    link.send(message, &fds)
 }
 
 /// Where a proxy is to listen for a socket, and what it is told; none, where nobody comes from elsewhere.

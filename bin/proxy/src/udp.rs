@@ -154,10 +154,11 @@ impl Datagrams {
         (interface, id): (u32, u64),
     ) -> Result<Option<BorrowedFd<'_>>, Errno> {
         if let Some(heard) = self.heard.get_mut(&at) {
-            // Who had it before did not want what was asked about; or is asked again.
-            if heard.ids.len() < HEARD && heard.ids.insert(id) {
-                self.asks_no_more(&at);
+            if heard.ids.len() < HEARD {
+                heard.ids.insert(id);
             }
+            // Who had it before did not want what was asked about, nor did this one, if it had it.
+            self.asks_no_more(&at);
             return Ok(None);
         }
         if self.heard.len() >= HEARD {

@@ -34,15 +34,53 @@ impl Hears {
     }
 }
 
+/// A socket of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Member {
+    cookie: u64,
+    /// When it came, by a count: cookies follow no order, each processor has its own.
+    since: u64,
+    /// Whether it shares what comes.
+    shares: bool,
+}
+
+impl Member {
+    /// Of a datagram socket that has a port.
+    pub(crate) fn of(socket: &Socket) -> Member {
+        Member {
+            cookie: socket.cookie,
+            since: socket.token,
+            shares: socket.options.reuse_port(),
+        }
+    }
+}
+
 /// Sockets that hear the same.
 #[derive(Debug, Default)]
 struct Group {
-    /// Cookies: the last comes into the place of one that goes, as in the kernel.
-    members: Vec<u64>,
+    /// Since when each is there, and its cookie: the last comes into the place of one that goes, as in the kernel.
+    members: Vec<(u64, u64)>,
     /// Where each is among them.
-    places: BTreeMap<u64, usize>,
+    places: BTreeMap<(u64, u64), usize>,
     /// How many do not share what comes.
     alone: usize,
+}
+
+impl Group {
+    fn newest(&self) -> Option<(u64, u64)> {
+        self.places.last_key_value().map(|(place, _)| *place)
+    }
+
+    fn pick(&self, hash: u32) -> Option<u64> {
+        let picked = match self.alone {
+            0 => {
+                let at = (hash as usize).checked_rem(self.members.len())?;
+                self.members.get(at).copied()
+            }
+            _ => self.newest(),
+        };
+        picked.map(|(_, cookie)| cookie)
+    }
 }
 
 /// All groups.
@@ -52,25 +90,26 @@ pub(crate) struct Groups {
 }
 
 impl Groups {
-    /// One more, which shares what comes, or does not.
-    pub(crate) fn insert(&mut self, (hears, cookie, shares): (Hears, u64, bool)) {
+    /// One more.
+    pub(crate) fn insert(&mut self, (hears, it): (Hears, Member)) {
         let group = self.all.entry(hears).or_default();
-        group.places.insert(cookie, group.members.len());
-        group.members.push(cookie);
-        group.alone += usize::from(!shares);
+        let place = (it.since, it.cookie);
+        group.places.insert(place, group.members.len());
+        group.members.push(place);
+        group.alone += usize::from(!it.shares);
     }
 
     /// One that was inserted so hears this no more.
-    pub(crate) fn remove(&mut self, (hears, cookie, shares): (Hears, u64, bool)) {
+    pub(crate) fn remove(&mut self, (hears, it): (Hears, Member)) {
         let Some(group) = self.all.get_mut(&hears) else {
             return;
         };
-        if let Some(at) = group.places.remove(&cookie) {
+        if let Some(at) = group.places.remove(&(it.since, it.cookie)) {
             group.members.swap_remove(at);
             if let Some(moved) = group.members.get(at) {
                 group.places.insert(*moved, at);
             }
-            group.alone -= usize::from(!shares);
+            group.alone -= usize::from(!it.shares);
         }
         if group.members.is_empty() {
             self.all.remove(&hears);
@@ -78,7 +117,8 @@ impl Groups {
     }
 
     /// Who gets what goes this way to an endpoint, by its cookie: who is connected to the sender before who is not, the exact
-    /// address before any of the family before any of both. Of those that share it `hash` picks; else the newest has it.
+    /// address before any of the family before any of both, one of IPv4 alone before one of both. Of those that share it `hash`
+    /// picks; else the newest has it.
     pub(crate) fn receiver(&self, endpoint: u32, way: &Way, hash: u32) -> Option<u64> {
         let to = way.remote.ip;
         // Bound: twice each address that it may be bound to, of which there are three.
@@ -96,15 +136,16 @@ impl Groups {
                 let may = !is_of_v4 || is_v4(&way.local.ip);
                 self.all.get(&hears).filter(|_| may)
             };
-            let any = |ip| [group(ip, true, false), group(ip, false, false)];
             let of_v6 = |v6only| group(ANY6, false, v6only);
-            let of_family = match is_v4(&to) {
-                true => any(ANY4),
-                false => [of_v6(false), of_v6(true)],
+            // Of the last two neither is the better.
+            let (any4, any6) = match is_v4(&to) {
+                true => (ANY4, [of_v6(false), None]),
+                false => (to, [of_v6(false), of_v6(true)]),
             };
-            let of_both = [of_v6(false).filter(|_| is_v4(&to)), None];
-            let all = [any(to), of_family, of_both];
-            all.into_iter().find_map(|both| pick(both, hash))
+            let exact = [to, any4].map(|ip| [true, false].map(|is_v4| group(ip, is_v4, false)));
+            let exact = exact.as_flattened().iter().find_map(|it| *it);
+            let last = || any6.into_iter().flatten().max_by_key(|it| it.newest());
+            exact.or_else(last)?.pick(hash)
         })
     }
 
@@ -121,25 +162,4 @@ impl Groups {
             })
         })
     }
-}
-
-/// Of groups that are as good as each other.
-fn pick(both: [Option<&Group>; 2], hash: u32) -> Option<u64> {
-    let all = || both.iter().copied().flatten();
-    if all().any(|it| it.alone > 0) {
-        return all()
-            .filter_map(|it| it.places.last_key_value())
-            .map(|(cookie, _)| *cookie)
-            .max();
-    }
-    let count = all().map(|it| it.members.len()).sum::<usize>();
-    let mut at = (hash as usize).checked_rem(count)?;
-    // Bound: two.
-    for group in all() {
-        match group.members.get(at) {
-            Some(cookie) => return Some(*cookie),
-            None => at -= group.members.len(),
-        }
-    }
-    None
 }

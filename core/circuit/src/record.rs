@@ -103,7 +103,7 @@ pub struct Socket {
     /// See [`Table::link`](crate::Table::link): one more than whom it is linked to.
     pub(crate) linked: u32,
     /// Of a stream, the token that it waited with to be accepted, at both its ends. 0 where it was begun: its cookie; where it was
-    /// accepted: not known.
+    /// accepted: not known. Of a datagram socket that has a port, by a count, when it came to hear what it hears.
     pub(crate) token: u64,
     /// See [`Table::condemn`](crate::Table::condemn).
     pub(crate) is_condemned: bool,
@@ -306,7 +306,7 @@ struct Raw {
     cookie: u64,
     /// Of a socket since when it is connected.
     sequence: u64,
-    /// Of a pending one, and of a stream.
+    /// Of a pending one, of a stream, and of what hears datagrams.
     token: u64,
     uid: u32,
     generation: u32,
@@ -459,7 +459,10 @@ fn socket(raw: &Raw, kind: Kind) -> Option<Socket> {
     if is_condemned && (kind == Kind::Datagram || state != State::Connected) {
         return None;
     }
-    let may_have_token = kind == Kind::Stream && (is_begun || state == State::Connected);
+    let may_have_token = match kind {
+        Kind::Stream => is_begun || state == State::Connected,
+        Kind::Datagram => state != State::Fresh,
+    };
     let linked = if open { raw.more } else { 0 };
     if raw.token != 0 && !may_have_token || linked != 0 && !is_begun {
         return None;

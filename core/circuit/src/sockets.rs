@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 use std::ops::RangeInclusive;
 
 use crate::address::{LOOPBACK4, is_loopback};
-use crate::groups::{Groups, Hears};
+use crate::groups::{Groups, Hears, Member};
 use crate::queue::Queued;
 use crate::record::Slot;
 use crate::{Endpoint, Kind, Socket, State};
@@ -35,6 +35,8 @@ pub(crate) struct Sockets {
     listeners: Ports,
     /// Datagram sockets that have a port, by what they hear.
     groups: Groups,
+    /// How many sockets have come to hear datagrams.
+    heard: u64,
     /// Names of datagram sockets.
     by_name: BTreeMap<[u8; 16], u32>,
     /// (where to, endpoint, slot) of datagram sockets that are connected: one endpoint's and another's may be connected to one
@@ -61,8 +63,8 @@ struct Keys {
     port: Option<Port>,
     listens: Option<Port>,
     name: Option<[u8; 16]>,
-    /// Of a datagram socket; and whether it shares what comes.
-    hears: Option<(Hears, u64, bool)>,
+    /// Of a datagram socket.
+    hears: Option<(Hears, Member)>,
     /// Of a datagram socket.
     connected: Option<(Endpoint, u32)>,
     /// Listener's slot, sequence.
@@ -84,7 +86,7 @@ impl Keys {
                     port: it.held().then_some(port),
                     listens: matches!(it.state, State::Listening { .. }).then_some(port),
                     name: datagram.then_some(it.name),
-                    hears: Hears::of(it).map(|hears| (hears, it.cookie, it.options.reuse_port())),
+                    hears: Hears::of(it).map(|hears| (hears, Member::of(it))),
                     connected: connected.then(|| (place(it.remote), it.endpoint)),
                     ..Keys::default()
                 }
@@ -118,6 +120,7 @@ impl Sockets {
             ports: BTreeSet::new(),
             listeners: BTreeSet::new(),
             groups: Groups::default(),
+            heard: 0,
             by_name: BTreeMap::new(),
             connected: BTreeSet::new(),
             queues: BTreeMap::new(),
@@ -350,7 +353,12 @@ impl Sockets {
     }
 
     /// Puts `slot` in the place of what is there.
-    pub(crate) fn put(&mut self, at: u32, slot: Slot) {
+    pub(crate) fn put(&mut self, at: u32, mut slot: Slot) {
+        if let Slot::Socket(socket) = &mut slot
+            && socket.kind == Kind::Datagram
+        {
+            self.is_heard_since(at, socket);
+        }
         let (kind, index) = self.place(at);
         let (Some(slots), Some(has_changed)) = (
             self.slots.get_mut(kind),
@@ -386,6 +394,21 @@ impl Sockets {
         {
             free.push(Reverse(at));
         }
+    }
+
+    /// A datagram socket that hears another than before comes before those that hear the same; one from a record has its place.
+    fn is_heard_since(&mut self, at: u32, socket: &mut Socket) {
+        let before = match self.slot(at) {
+            Slot::Socket(it) => Hears::of(it).map(|hears| (hears, it.token)),
+            _ => None,
+        };
+        socket.token = match (Hears::of(socket), before) {
+            (None, _) => 0,
+            (Some(hears), Some((heard, since))) if hears == heard => since,
+            (Some(_), None) if socket.token != 0 => socket.token,
+            (Some(_), _) => self.heard.saturating_add(1),
+        };
+        self.heard = self.heard.max(socket.token);
     }
 
     fn index(&mut self, at: u32, before: Keys, after: Keys) {

@@ -195,6 +195,11 @@ print(all(first, 0.5), all(second, 0.5), flush=True)
 assert ctypes.CDLL(None).connect(second.fileno(), bytes(16), 16) == 0; all(first, 0.3)
 print(all(first, 0.5), all(second, 0.5), flush=True)
 second.close(); all(first, 0.3); print(all(first, 0.5), flush=True)
+# Who was not heard a moment ago is heard at once.
+first.connect(who[b'p']); time.sleep(0.1); begun = time.monotonic()
+assert ctypes.CDLL(None).connect(first.fileno(), bytes(16), 16) == 0
+while first.recv(9) == b'p': pass
+print(time.monotonic() - begun < 0.3, flush=True)
 ";
     const SENDS: &str = "
 import socket, time
@@ -208,7 +213,8 @@ while True:
     scene.file("sends.py", SENDS);
     let accepts = scene.start("both", "exec python3 {f}/accepts.py", "bound");
     let _sends = scene.spawn(in_box(&scene, "exec /usr/bin/python3 {f}/sends.py"));
-    let said = "bound\n['q', 'r'] ['p']\n['p', 'r'] ['q']\n[] ['p', 'q', 'r']\n['p', 'q', 'r']\n";
+    let said =
+        "bound\n['q', 'r'] ['p']\n['p', 'r'] ['q']\n[] ['p', 'q', 'r']\n['p', 'q', 'r']\nTrue\n";
     accepts.until(said);
 }
 
@@ -237,4 +243,31 @@ while True: s.sendto(*s.recvfrom(9))
     echo.until("bound");
     let said = scene.says("both", "exec python3 {f}/goes.py");
     assert_eq!(said, "True b'said'\n");
+}
+
+/// As resolvers do: a socket for each question, which is closed then. Hundreds that are closed are told of at once.
+#[test]
+fn short_lived_sockets_lose_nothing() {
+    const ASKS: &str = "
+import socket
+def asks(n, connects):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        s.settimeout(5); said = b'%d' % n
+        if connects: s.connect(('10.1.1.20', 9000)); s.send(said)
+        else: s.sendto(said, ('10.1.1.20', 9000))
+        assert s.recv(9) == said
+for n in range(1200): asks(n, n % 2)
+print('all')
+";
+    const ECHO: &str = "
+import socket
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('10.1.1.20', 9000)); print('bound', flush=True)
+while True: s.sendto(*s.recvfrom(9))
+";
+    let scene = scene("");
+    scene.file("asks.py", ASKS);
+    scene.file("echo.py", ECHO);
+    let echo = scene.spawn(in_box(&scene, "exec /usr/bin/python3 {f}/echo.py"));
+    echo.until("bound");
+    assert_eq!(scene.says("both", "exec python3 {f}/asks.py"), "all\n");
 }

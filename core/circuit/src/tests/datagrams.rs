@@ -506,3 +506,60 @@ fn the_way_between_two_follows_from_both() {
     table.connect_datagram(1, way(far, far)).unwrap();
     assert_eq!(between(&table, None), way(far, far));
 }
+
+/// Measured. Cookies follow no order, each processor having its own; what is found is so over an operator's death too.
+#[test]
+fn who_came_last_to_hear_it_has_what_comes_whatever_its_cookie() {
+    let mut table = table();
+    let peer = at(v4([10, 0, 0, 6]), 9);
+    let mut open = |cookie: u64, family, port| {
+        let name = [cookie as u8; 16];
+        table.create_datagram(cookie, 0, family, name).unwrap();
+        table.set_option(cookie, 1, 2, &[1, 0, 0, 0]).unwrap();
+        let any = bytes(family, family.any(), port);
+        table.bind(cookie, &any, true, 0).unwrap();
+    };
+    for cookie in [5, 9, 3] {
+        open(cookie, Family::V4, 53);
+    }
+    open(7, Family::V6, 54);
+    open(4, Family::V4, 54);
+    open(8, Family::V6, 54);
+    let has = |table: &Table, port| {
+        let way = Way {
+            local: peer,
+            remote: at(OWN4, port),
+        };
+        let found = |table: &Table| table.find_receiver(0, &way, 0).unwrap().cookie;
+        let records = (0..)
+            .zip(0..table.slots())
+            .map(|(at, it)| (at, table.record(it)));
+        let records: Vec<_> = records.collect();
+        let records = records.iter().map(|(at, it)| (*at, it));
+        let (again, _) = Table::restore(table.limits, table.endpoints.clone(), records);
+        assert_eq!(found(&again), found(table));
+        found(table)
+    };
+    let connect = |table: &mut Table, cookie| {
+        let way = table.way(cookie, peer, None).unwrap();
+        table.connect_datagram(cookie, way).unwrap();
+    };
+    assert_eq!(has(&table, 53), 3);
+    for cookie in [9, 5, 3] {
+        connect(&mut table, cookie);
+        assert_eq!(has(&table, 53), cookie);
+    }
+    // To nobody, and to the same again.
+    table.disconnect(5).unwrap();
+    assert_eq!(has(&table, 53), 3);
+    connect(&mut table, 5);
+    assert_eq!(has(&table, 53), 5);
+    // One of IPv4 before those of both.
+    assert_eq!(has(&table, 54), 4);
+    for cookie in [4, 7, 8] {
+        connect(&mut table, cookie);
+        assert_eq!(has(&table, 54), 4);
+    }
+    table.closed(4).unwrap();
+    assert_eq!(has(&table, 54), 8);
+}

@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::binding::conflicts;
+use crate::groups::Hears;
 use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
@@ -79,13 +80,20 @@ fn fitting(table: &Table, way: &Way) -> std::collections::BTreeSet<u64> {
         }
     };
     let all = table.datagrams_at(0, way.remote.port);
-    let all: Vec<_> = all.filter_map(|it| Some((hears(it)?, it))).collect();
+    let score = |it: &Socket| Some((hears(it)?, it.family == Family::V4));
+    let all: Vec<_> = all.filter_map(|it| Some((score(it)?, it))).collect();
     let best = all.iter().map(|(score, _)| *score).max();
-    let group = || all.iter().filter(|(score, _)| Some(*score) == best);
-    let cookies = group().map(|(_, it)| it.cookie);
-    match group().all(|(_, it)| it.options.reuse_port()) {
-        true => cookies.collect(),
-        false => cookies.max().into_iter().collect(),
+    let best: Vec<_> = all
+        .iter()
+        .filter(|(score, _)| Some(*score) == best)
+        .collect();
+    let newest = best.iter().map(|(_, it)| *it).max_by_key(|it| it.token);
+    // Those of IPv6 alone share nothing with those of both.
+    let is_one = |it: &&Socket| newest.is_some_and(|one| Hears::of(one) == Hears::of(it));
+    let group = || best.iter().map(|(_, it)| *it).filter(is_one);
+    match group().all(|it| it.options.reuse_port()) {
+        true => group().map(|it| it.cookie).collect(),
+        false => newest.map(|it| it.cookie).into_iter().collect(),
     }
 }
 

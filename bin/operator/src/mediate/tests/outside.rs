@@ -173,7 +173,7 @@ fn a_proxy_is_told_of_all_that_are_bound_however_many() {
     mediator.opens(NEAR, 2000);
     let _kept = many(&mut mediator, 2000..2900);
     let proxy = linked(&mut mediator, NEAR);
-    assert!(mediator.outside.is_late() && mediator.sleep().is_some());
+    assert!(mediator.relays.is_late() && mediator.sleep().is_some());
     let heard = hears_all(&mut mediator, &proxy, BTreeSet::new());
     assert_eq!(heard.len(), 900);
 }

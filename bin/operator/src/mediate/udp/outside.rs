@@ -50,7 +50,7 @@ pub(in crate::mediate) struct Outside {
     gone: VecDeque<[u8; 16]>,
     /// Of each address with a port that is heard, for which sockets.
     heard: BTreeMap<(u32, Endpoint), BTreeSet<u64>>,
-    /// Sockets for which a proxy had no ear yet.
+    /// Sockets for which a proxy was not to be told yet.
     late: BTreeSet<u64>,
     used: u64,
 }
@@ -280,7 +280,7 @@ impl Mediator {
             ..conveys(made.cookie, way)
         };
         let message = Message::new(0, &body);
-        if !self.relays.tell(slot, &message, Some(&made.fd)) {
+        if !self.relays.gives(slot, message, Some(&made.fd)) {
             return Err(Errno::AGAIN);
         }
         self.outside.used += 1;
@@ -362,7 +362,7 @@ impl Mediator {
             reserved: 0,
             id,
         };
-        match self.relays.tell(slot, &Message::new(0, &body), None) {
+        match self.relays.says(slot, Message::new(0, &body)) {
             true => {
                 let heard = self.outside.heard.entry((slot, at)).or_default();
                 heard.insert(id);
@@ -393,6 +393,18 @@ impl Mediator {
             self.begin_outside(&late, false);
             self.done_for(slot, begun);
         }
+    }
+
+    /// It may hear others than before: who was refused is asked about again.
+    pub(in crate::mediate) fn hears_anew(&mut self, slot: u32, cookie: u64) {
+        let socket = self.table.socket(cookie).map(Socket::local);
+        let port = socket.map(|it| it.port).filter(|port| *port != 0);
+        for ((of, at), ids) in &mut self.outside.heard {
+            if *of == slot && Some(at.port) == port && guard!("circuits-outside-anew") {
+                ids.remove(&cookie);
+            }
+        }
+        self.hear_bound(cookie);
     }
 
     /// A socket has a port: others send there, by packets too.

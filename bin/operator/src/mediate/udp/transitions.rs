@@ -237,6 +237,7 @@ impl Mediator {
             self.unlinks(cookie);
             self.is_sought_no_more(cookie);
             if let Some(was) = was {
+                self.hears_anew(slot, cookie);
                 self.changes_at(slot, was.port);
             }
             return Ok(());
