@@ -145,7 +145,7 @@ impl Relays {
             return false;
         };
         let unsaid = self.unsaid.entry(slot).or_default();
-        let said = match unsaid.is_empty() || !guard!("circuits-proxy-order") {
+        let said = match unsaid.is_empty() {
             true => sends(link, &message, fd),
             false => Err(seqpacket::Error::Full),
         };

@@ -170,10 +170,10 @@ while True: s.sendto(b'said', ('10.1.1.13', 9000)); time.sleep(0.02)
 #[test]
 fn who_accepts_a_peer_by_udp_takes_no_other_along() {
     const ACCEPTS: &str = "
-import ctypes, select, socket, time
-def bound():
+import ctypes, select, socket, sys, time
+def bound(port=9000):
     s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    s.bind(('0.0.0.0', 9000)); s.settimeout(10); return s
+    s.bind(('0.0.0.0', port)); s.settimeout(10); return s
 def all(s, t):
     said, end = set(), time.monotonic() + t
     while time.monotonic() < end:
@@ -196,23 +196,25 @@ assert ctypes.CDLL(None).connect(second.fileno(), bytes(16), 16) == 0; all(first
 print(all(first, 0.5), all(second, 0.5), flush=True)
 second.close(); all(first, 0.3); print(all(first, 0.5), flush=True)
 # Who was not heard a moment ago is heard at once.
-first.connect(who[b'p']); time.sleep(0.1); begun = time.monotonic()
-assert ctypes.CDLL(None).connect(first.fileno(), bytes(16), 16) == 0
-while first.recv(9) == b'p': pass
+late = bound(9001); late.connect(who[b'p']); open(sys.argv[1], 'w'); time.sleep(0.3); begun = time.monotonic()
+assert ctypes.CDLL(None).connect(late.fileno(), bytes(16), 16) == 0
+while late.recv(9) == b'p': pass
 print(time.monotonic() - begun < 0.3, flush=True)
 ";
     const SENDS: &str = "
-import socket, time
+import os, socket, sys, time
 all = [(socket.socket(socket.AF_INET, socket.SOCK_DGRAM), said) for said in (b'p', b'q', b'r')]
 while True:
     for s, said in all: s.sendto(said, ('10.1.1.13', 9000))
+    if os.path.exists(sys.argv[1]): all[1][0].sendto(b'q', ('10.1.1.13', 9001))
     time.sleep(0.02)
 ";
     let scene = scene("");
     scene.file("accepts.py", ACCEPTS);
     scene.file("sends.py", SENDS);
-    let accepts = scene.start("both", "exec python3 {f}/accepts.py", "bound");
-    let _sends = scene.spawn(in_box(&scene, "exec /usr/bin/python3 {f}/sends.py"));
+    let accepts = scene.start("both", "exec python3 {f}/accepts.py {f}/late", "bound");
+    let line = "exec /usr/bin/python3 {f}/sends.py {f}/late";
+    let _sends = scene.spawn(in_box(&scene, line));
     let said =
         "bound\n['q', 'r'] ['p']\n['p', 'r'] ['q']\n[] ['p', 'q', 'r']\n['p', 'q', 'r']\nTrue\n";
     accepts.until(said);
