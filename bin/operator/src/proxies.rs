@@ -351,8 +351,11 @@ impl Relays {
     /// Forgets what is not so any more: those are there that live, and listen.
     pub fn retain(&mut self, lives: impl Fn(u64) -> bool, listens: impl Fn(u64) -> bool) {
         let gone = self.served.extract_if(.., |cookie, _| !listens(*cookie));
-        for (id, (slot, _)) in gone.collect::<Vec<_>>() {
-            self.says(slot, Message::new(0, &Unserve { id }));
+        for (id, (slot, body)) in gone.collect::<Vec<_>>() {
+            if !self.says(slot, Message::new(0, &Unserve { id })) {
+                // Once there is room again.
+                self.served.insert(id, (slot, body));
+            }
         }
         self.tried.retain(|cookie, _| lives(*cookie));
         let gone = self.asked.extract_if(.., |cookie, _| !lives(*cookie));
@@ -405,6 +408,36 @@ mod tests {
         assert!(relays.tries_another(7) && relays.tries_another(8));
         relays.retain(|cookie| cookie == 8, |_| false);
         assert_eq!(relays.tried.len(), 1);
+    }
+
+    /// Its proxy stands still. What has no descriptors waits beside.
+    #[test]
+    fn descriptors_that_wait_for_a_link_are_few() {
+        let mut relays = Relays::default();
+        let (link, proxy) = Socket::pair().unwrap();
+        relays.link(3, link, std::iter::empty());
+        let (fd, _far) = rustix::pipe::pipe().unwrap();
+        let given = (0..2000).filter(|id| {
+            let join = Message::new(0, &Join { id: *id });
+            relays.gives(3, join, Some(&fd))
+        });
+        let given = given.count();
+        assert!(
+            (UNSAID_FDS..2 * UNSAID_FDS + 512).contains(&given),
+            "{given}"
+        );
+        assert!(relays.says(3, Message::new(0, &Unserve { id: 9 })));
+        let (mut heard, mut ends) = (Vec::new(), 0);
+        for _ in 0..100 {
+            while let Some((message, fds)) = proxy.recv().unwrap() {
+                let join = message.body::<Join>().map(|it| (it.id, fds.len()));
+                heard.extend(join);
+                ends += usize::from(message.body::<Unserve>().is_some());
+            }
+            relays.says_on();
+        }
+        let expected: Vec<_> = (0..given as u64).map(|id| (id, 1)).collect();
+        assert_eq!((heard, ends), (expected, 1));
     }
 
     #[test]

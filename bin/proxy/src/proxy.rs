@@ -67,19 +67,20 @@ struct Waits {
     came: Option<(u64, Came)>,
 }
 
-/// Where is listened, as the operator said it last.
+/// Where is listened.
 struct Served {
     body: Serve,
-    /// For which sockets of programs: several may share a place.
-    ids: BTreeSet<u64>,
+    /// For which sockets of programs, several of which may share a place, and how many may wait at each.
+    ids: BTreeMap<u64, u32>,
     fd: OwnedFd,
 }
 
 impl Served {
-    /// So many connections wait there; where the kernel refuses that, as many as before.
-    fn waits_at_most(&mut self, backlog: u32) {
-        if std::mem::replace(&mut self.body.backlog, backlog) != backlog {
-            let _ = tcp::listens(&self.fd, backlog);
+    /// As many wait there as may at the one with the most; where the kernel refuses that, as many as before.
+    fn settles(&mut self) {
+        let most = self.ids.values().copied().max().unwrap_or(0);
+        if std::mem::replace(&mut self.body.backlog, most) != most {
+            let _ = tcp::listens(&self.fd, most);
         }
     }
 }
@@ -527,7 +528,7 @@ impl Proxy {
         if self.joins_others(body) {
             return;
         }
-        let is_left = |it: &Served| is_place_of(body, &it.body) && it.ids.contains(&body.id);
+        let is_left = |it: &Served| is_place_of(body, &it.body) && it.ids.contains_key(&body.id);
         let left = self.left.extract_if(.., |_, it| is_left(it)).next();
         let left = left.filter(|_| guard!("proxy-listens-on"));
         // What is another's by now would have some of those who come.
@@ -561,8 +562,8 @@ impl Proxy {
         let mut served = self.served.values_mut();
         let same = served.find(|it| is_place_of(body, &it.body) && guard!("proxy-goes-on-for"));
         let joined = same.map(|it| {
-            it.ids.insert(body.id);
-            it.waits_at_most(body.backlog);
+            it.ids.insert(body.id, body.backlog);
+            it.settles();
         });
         joined.is_some()
     }
@@ -570,8 +571,12 @@ impl Proxy {
     /// A socket listens no more where this is so; where none does nothing is listened for.
     fn ends(&mut self, id: u64, is_one: impl Fn(&Serve) -> bool) {
         self.served.retain(|_, it| {
-            let ends = is_one(&it.body) && it.ids.remove(&id);
-            !(ends && it.ids.is_empty())
+            let ends = is_one(&it.body) && it.ids.remove(&id).is_some();
+            let is_over = ends && it.ids.is_empty();
+            if ends && !is_over {
+                it.settles();
+            }
+            !is_over
         });
     }
 
@@ -584,16 +589,16 @@ impl Proxy {
             Some(left) => left,
             None => {
                 let fd = tcp::serve(&at, body.backlog, body.only6 != 0, self.interface)?;
-                let (body, ids) = (*body, BTreeSet::new());
+                let (body, ids) = (*body, BTreeMap::new());
                 (self.number(), Served { body, ids, fd })
             }
         };
         if !has_room(&served.fd, self.spare) {
             return Err(Errno::NFILE);
         }
-        served.waits_at_most(body.backlog);
-        // Whoever else shared the place is said to by this operator too, or gone.
-        served.ids = BTreeSet::from([body.id]);
+        // Whoever else shared the place is said by this operator too, or gone.
+        served.ids = BTreeMap::from([(body.id, body.backlog)]);
+        served.settles();
         self.watch(&served.fd, LISTENER | number, EventFlags::IN)?;
         self.served.insert(number, served);
         Ok(())
@@ -605,7 +610,8 @@ impl Proxy {
             let Some(Served { ids, fd, .. }) = self.served.get(&number) else {
                 return;
             };
-            let (Some(at), Ok((fd, from, to))) = (ids.first().copied(), tcp::accept(fd)) else {
+            let first = ids.first_key_value().map(|(id, _)| *id);
+            let (Some(at), Ok((fd, from, to))) = (first, tcp::accept(fd)) else {
                 return;
             };
             if self.is_full() || !has_room(&fd, self.spare) {

@@ -19,6 +19,8 @@ use std::time::{Duration, Instant};
 /// Addresses with ports that are heard at most, and peers that are conveyed to and from: the
 /// operator keeps below.
 const HEARD: usize = 1024;
+/// And sockets of programs for one.
+const IDS: usize = 16_384;
 const CONVEYED: usize = 1024;
 /// Somebody new: so many at a time, for so long, with so many datagrams each; and a second.
 const ASKED: usize = 64;
@@ -71,6 +73,8 @@ struct HeardAt {
     number: u64,
     /// For which sockets of programs.
     ids: BTreeSet<u64>,
+    /// And for which it was, as the operator before had it, of which this one has said nothing.
+    before: BTreeSet<u64>,
 }
 
 #[derive(Clone, Copy)]
@@ -115,9 +119,13 @@ impl Datagrams {
         for id in self.conveyed.keys().copied().collect::<Vec<_>>() {
             self.goes_out(id, now);
         }
-        for (at, HeardAt { fd, ids, .. }) in std::mem::take(&mut self.heard) {
-            unwatch(fd.as_fd());
-            self.left.insert(at, (fd, ids));
+        for (at, mut heard) in std::mem::take(&mut self.heard) {
+            unwatch(heard.fd.as_fd());
+            // One that came to its end before it had said all has its word from who was before.
+            if heard.ids.len() + heard.before.len() <= IDS {
+                heard.ids.append(&mut heard.before);
+            }
+            self.left.insert(at, (heard.fd, heard.ids));
         }
         self.conveyed.clear();
         self.peers.clear();
@@ -154,11 +162,13 @@ impl Datagrams {
         (interface, id): (u32, u64),
     ) -> Result<Option<BorrowedFd<'_>>, Errno> {
         if let Some(heard) = self.heard.get_mut(&at) {
-            if heard.ids.len() < HEARD {
+            if heard.ids.len() < IDS {
                 heard.ids.insert(id);
             }
-            // Who had it before did not want what was asked about, nor did this one, if it had it.
-            self.asks_no_more(&at);
+            // Who had it did not want what was asked about, nor did this one, if it has it; but for what an operator left.
+            if !heard.before.remove(&id) {
+                self.asks_no_more(&at);
+            }
             return Ok(None);
         }
         if self.heard.len() >= HEARD {
@@ -168,14 +178,14 @@ impl Datagrams {
         let goes_on =
             |it: &(OwnedFd, BTreeSet<u64>)| it.1.contains(&id) || !guard!("proxy-hears-anew");
         let left = left.filter(|it| goes_on(it) && guard!("proxy-hears-on"));
-        let ids = left.as_ref().map(|it| it.1.clone()).unwrap_or_default();
-        let fd = match left {
-            Some((fd, _)) => fd,
+        let (fd, mut before) = match left {
+            Some(left) => left,
             None => {
                 self.asks_no_more(&at);
-                opened(&at, interface)?
+                (opened(&at, interface)?, BTreeSet::new())
             }
         };
+        before.remove(&id);
         // The operator before was told of these, and did not say whose they are.
         let now = Instant::now();
         for (pair, asked) in self.asked.iter_mut().filter(|(pair, _)| pair.0 == at) {
@@ -183,8 +193,12 @@ impl Datagrams {
             self.says.push(Say::Heard(*pair));
         }
         self.numbers.insert(number, Of::Heard(at));
-        let mut heard = HeardAt { fd, number, ids };
-        heard.ids.insert(id);
+        let heard = HeardAt {
+            fd,
+            number,
+            ids: BTreeSet::from([id]),
+            before,
+        };
         self.heard.insert(at, heard);
         Ok(self.heard.get(&at).map(|heard| heard.fd.as_fd()))
     }

@@ -160,7 +160,7 @@ fn who_comes_while_an_operator_is_replaced_waits_for_the_next() {
         proxy
             .left
             .values_mut()
-            .for_each(|it| assert!(it.ids.insert(5)));
+            .for_each(|it| assert!(it.ids.insert(5, 8).is_none()));
         proxy.serve(&serve(5));
         let unserved = Message::new(0, &Unserve { id: 4 });
         proxy.take(&unserved, Fds::default());
@@ -391,7 +391,20 @@ fn who_shares_a_port_goes_on_with_those_who_came() {
         ..serve(5)
     });
     assert!((8..=9).contains(&before) && queue() >= 20, "{before}");
+    // One that wants fewer takes none of them, and what another wanted ends with that.
+    proxy.serve(&serve(6));
+    let backlog = |proxy: &Proxy| proxy.served.values().next().map(|it| it.body.backlog);
+    assert_eq!(backlog(&proxy), Some(32));
     ends(&mut proxy, 5);
+    assert_eq!(backlog(&proxy), Some(8));
+    // It listens elsewhere by now.
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let (_, port) = tcp::numbers(free.local_addr().unwrap());
+    drop(free);
+    proxy.serve(&Serve { port, ..serve(6) });
+    let ports: Vec<u32> = proxy.served.values().map(|it| it.body.port).collect();
+    assert_eq!(ports, [port]);
+    ends(&mut proxy, 6);
     assert!(proxy.served.is_empty());
 }
 

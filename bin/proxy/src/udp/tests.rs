@@ -98,9 +98,11 @@ fn what_comes_while_an_operator_is_replaced_waits_for_the_next() {
     assert_eq!(known.recv_from(&mut buffer).unwrap(), (6, at));
     peer.send(b"while").unwrap();
     peer.send(b"it is").unwrap();
-    // By another of those that share it.
+    // By another of those that share it; and what is kept is not lost by the word of the next of these.
     assert!(all.hear(at, 9, (1, 72)).unwrap().is_some());
     assert_eq!(all.says(), [Say::Heard((at, from))]);
+    assert!(all.hear(at, 9, (1, 71)).unwrap().is_none());
+    assert_eq!(all.asked.len(), 1);
     all.stirred(9, Instant::now());
     let program = convey(&mut all, 8, (at, from)).unwrap();
     for text in ["told", "while", "it is"] {
@@ -233,6 +235,7 @@ fn what_comes_is_for_another_from_when_it_is_said() {
     for id in [7, 9] {
         point(&mut all, id);
         assert_eq!(all.says(), [Say::Ended(id), Say::Heard((at, from))]);
+        assert_eq!(all.conveyed.keys().copied().collect::<Vec<_>>(), [8]);
     }
     point(&mut all, 8);
     for text in [b"one", b"two"] {
@@ -311,11 +314,15 @@ fn what_a_connected_program_does_not_hear_is_asked_for() {
 #[test]
 fn who_has_had_a_port_for_long_goes_on_hearing_however_many_had_it_since() {
     let (mut all, at) = hearing();
+    // More than may be heard, of one place.
     for id in 100..100 + 2 * HEARD as u64 {
         assert!(all.hear(at, 1, (1, id)).unwrap().is_none());
+    }
+    for id in 100..100 + 2 * HEARD as u64 {
+        assert!(all.heard.contains_key(&at));
         all.unhear(&at, id);
     }
-    all.unhear(&at, 72);
+    // One that closes as its operator comes to its end, of which the next says nothing.
     all.clear(Instant::now(), |_| {});
     let (peer, _) = peer();
     peer.send_to(b"meanwhile", at).unwrap();

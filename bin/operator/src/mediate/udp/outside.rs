@@ -113,6 +113,17 @@ impl Outside {
         self.heard.retain(|(heard, _), _| *heard != slot);
     }
 
+    /// Addresses with ports that are heard for an endpoint, and for which sockets.
+    fn heard_by(&self, slot: u32) -> impl Iterator<Item = (Endpoint, &BTreeSet<u64>)> {
+        let first = Endpoint {
+            ip: [0; 16],
+            port: 0,
+        };
+        let all = self.heard.range((slot, first)..);
+        let its = all.take_while(move |((of, _), _)| *of == slot);
+        its.map(|((_, at), ids)| (*at, ids))
+    }
+
     fn of(&self, slot: u32) -> impl Iterator<Item = (u64, &Far)> {
         let all = (slot, 0, 0)..=(slot, u16::MAX, u64::MAX);
         let all = self.by_port.range(all);
@@ -345,10 +356,7 @@ impl Mediator {
             self.unhears_gone(slot, at);
         }
         let is_heard = self.outside.heard.contains_key(&(slot, at));
-        let full = |this: &Mediator| {
-            let all = this.outside.heard.keys();
-            all.filter(|(heard, _)| *heard == slot).count() >= HEARD
-        };
+        let full = |this: &Mediator| this.outside.heard_by(slot).count() >= HEARD;
         // Closing tells nobody.
         if !is_heard && full(self) {
             self.sweeps();
@@ -356,13 +364,7 @@ impl Mediator {
         if !is_heard && full(self) {
             return Err(Errno::NOBUFS);
         }
-        let body = Hear {
-            ip: at.ip,
-            port: at.port.into(),
-            reserved: 0,
-            id,
-        };
-        match self.relays.says(slot, Message::new(0, &body)) {
+        match self.relays.says(slot, Message::new(0, &hears(at, id))) {
             true => {
                 let heard = self.outside.heard.entry((slot, at)).or_default();
                 heard.insert(id);
@@ -397,14 +399,14 @@ impl Mediator {
 
     /// It may hear others than before: who was refused is asked about again.
     pub(in crate::mediate) fn hears_anew(&mut self, slot: u32, cookie: u64) {
-        let socket = self.table.socket(cookie).map(Socket::local);
-        let port = socket.map(|it| it.port).filter(|port| *port != 0);
-        for ((of, at), ids) in &mut self.outside.heard {
-            if *of == slot && Some(at.port) == port && guard!("circuits-outside-anew") {
-                ids.remove(&cookie);
+        let port = self.table.socket(cookie).map(|it| it.local().port);
+        let heard = self.outside.heard_by(slot);
+        let its = heard.filter(|(at, ids)| Some(at.port) == port && ids.contains(&cookie));
+        for at in its.map(|(at, _)| at).collect::<Vec<_>>() {
+            if guard!("circuits-outside-anew") {
+                self.relays.says(slot, Message::new(0, &hears(at, cookie)));
             }
         }
-        self.hear_bound(cookie);
     }
 
     /// A socket has a port: others send there, by packets too.
@@ -568,7 +570,10 @@ impl Mediator {
                 reserved: 0,
                 id,
             };
-            self.relays.says(slot, Message::new(0, &body));
+            if !self.relays.says(slot, Message::new(0, &body)) {
+                // Once there is room again.
+                ids.insert(id);
+            }
         }
         if !ids.is_empty() {
             self.outside.heard.insert((slot, at), ids);
@@ -656,6 +661,15 @@ fn reaches(socket: &Socket) -> Result<(Made, [u8; 16], bool), Errno> {
         Ok(()) => Ok((made, name, true)),
         Err(Errno::PERM) => Ok((made, name, false)),
         Err(errno) => Err(errno),
+    }
+}
+
+fn hears(at: Endpoint, id: u64) -> Hear {
+    Hear {
+        ip: at.ip,
+        port: at.port.into(),
+        reserved: 0,
+        id,
     }
 }
 
