@@ -4,7 +4,7 @@
 use crate::calls::exported;
 use crate::cancelled::Held;
 use crate::leave::left;
-use crate::real;
+use crate::real::{self, whole};
 use crate::record::{RESET, RING, Record};
 use crate::{forking, gate, given, receive, table, waits};
 use libc::{FD_CLOEXEC, O_NONBLOCK, SOCK_STREAM, c_ulong, sockaddr, socklen_t};
@@ -204,10 +204,28 @@ pub fn shuts(fd: c_int, how: c_int) -> Option<u32> {
     Some(before)
 }
 
+/// Whether a socket is bound as this name says, as far as its port tells.
+fn has_its_port(fd: c_int, name: *const sockaddr, length: socklen_t) -> bool {
+    // SAFETY: all zero is an address.
+    let mut own: libc::sockaddr_in6 = unsafe { std::mem::zeroed() };
+    let mut size = size_of_val(&own) as socklen_t;
+    // SAFETY: it has room for what the kernel writes.
+    let told = whole(|| unsafe { real::getsockname(fd, (&raw mut own).cast(), &raw mut size) });
+    let errno = real::errno();
+    let is_told = told == 0 && length as usize >= size_of::<libc::sockaddr_in>();
+    // Both families have it at the same place.
+    let port = is_told.then(|| {
+        // SAFETY: the kernel has read a name there.
+        unsafe { (&raw const (*name.cast::<libc::sockaddr_in>()).sin_port).read_unaligned() }
+    });
+    real::set_errno(errno);
+    own.sin6_port != 0 && port.is_some_and(|port| port == 0 || port == own.sin6_port)
+}
+
 exported! {
     shutdown(fd: c_int, how: c_int) -> c_int {
         let before = shuts(fd, how);
-        let done = real::shutdown(fd, how);
+        let done = whole(|| real::shutdown(fd, how));
         if done != 0 && let Some(before) = before && let Some(held) = table::hold(fd).map(Held) {
             held.0.said_all.store(before, Ordering::Release);
         }
@@ -215,7 +233,7 @@ exported! {
     }
     socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
         let before = forking::before();
-        let fd = real::socket(domain, kind, protocol);
+        let fd = whole(|| real::socket(domain, kind, protocol));
         if fd >= 0 {
             table::forget(fd);
             let is_stream = kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) == SOCK_STREAM;
@@ -226,7 +244,7 @@ exported! {
         fd
     }
     getsockopt(fd: c_int, level: c_int, option: c_int, value: *mut std::ffi::c_void, length: *mut socklen_t) -> c_int {
-        let done = real::getsockopt(fd, level, option, value, length);
+        let done = whole(|| real::getsockopt(fd, level, option, value, length));
         let is_error = (level, option) == (libc::SOL_SOCKET, libc::SO_ERROR);
         if done == 0 && is_error && *length as usize >= size_of::<c_int>()
             && value.cast::<c_int>().read_unaligned() == libc::ECONNRESET
@@ -237,7 +255,7 @@ exported! {
         done
     }
     setsockopt(fd: c_int, level: c_int, option: c_int, value: *const std::ffi::c_void, length: socklen_t) -> c_int {
-        let done = real::setsockopt(fd, level, option, value, length);
+        let done = whole(|| real::setsockopt(fd, level, option, value, length));
         if done == 0 && (level, option) == (libc::SOL_SOCKET, libc::SO_OOBINLINE) {
             // What is said there of a ring is not for the program.
             ring(fd, |_| bulkhead::takes_all_in_line(std::os::fd::BorrowedFd::borrow_raw(fd)));
@@ -258,8 +276,27 @@ exported! {
         real::connect(fd, name, length)
     }
     __connect(fd: c_int, name: *const sockaddr, length: socklen_t) -> c_int { connect(fd, name, length) }
+    bind(fd: c_int, name: *const sockaddr, length: socklen_t) -> c_int {
+        let done = real::bind(fd, name, length);
+        if done == 0 || real::errno() != libc::EINTR {
+            return done;
+        }
+        let again = whole(|| real::bind(fd, name, length));
+        // The signal may have come between what was done and the word of it.
+        let is_done = || again == -1 && real::errno() == libc::EINVAL;
+        match is_done() && has_its_port(fd, name, length) {
+            true => 0,
+            false => again,
+        }
+    }
+    getsockname(fd: c_int, name: *mut sockaddr, length: *mut socklen_t) -> c_int {
+        whole(|| real::getsockname(fd, name, length))
+    }
+    getpeername(fd: c_int, name: *mut sockaddr, length: *mut socklen_t) -> c_int {
+        whole(|| real::getpeername(fd, name, length))
+    }
     listen(fd: c_int, backlog: c_int) -> c_int {
-        let done = real::listen(fd, backlog);
+        let done = whole(|| real::listen(fd, backlog));
         if done == 0 {
             table::forget(fd);
         }

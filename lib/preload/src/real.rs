@@ -77,6 +77,9 @@ real! {
     setsockopt(fd: c_int, level: c_int, option: c_int, value: *const c_void, length: socklen_t) -> c_int;
     socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int;
     connect(fd: c_int, name: *const sockaddr, length: socklen_t) -> c_int;
+    bind(fd: c_int, name: *const sockaddr, length: socklen_t) -> c_int;
+    getsockname(fd: c_int, name: *mut sockaddr, length: *mut socklen_t) -> c_int;
+    getpeername(fd: c_int, name: *mut sockaddr, length: *mut socklen_t) -> c_int;
     listen(fd: c_int, backlog: c_int) -> c_int;
     accept(fd: c_int, name: *mut sockaddr, length: *mut socklen_t) -> c_int;
     poll(fds: *mut libc::pollfd, n: libc::nfds_t, limit: c_int) -> c_int;
@@ -122,6 +125,17 @@ pub fn errno() -> c_int {
 pub fn set_errno(errno: c_int) {
     // SAFETY: each thread's own.
     unsafe { *libc::__errno_location() = errno }
+}
+
+/// A call that Linux lets no signal end. The operator answers it, and one that comes before that has it in its hands ends it, undone: it
+/// is called again, as where its handler restarts calls.
+pub fn whole(mut call: impl FnMut() -> c_int) -> c_int {
+    loop {
+        let done = call();
+        if done != -1 || errno() != libc::EINTR {
+            return done;
+        }
+    }
 }
 
 /// Fails so.

@@ -3,9 +3,12 @@
 use super::*;
 use command::verbs;
 use seqpacket::Socket;
+use std::time::Duration;
 
 /// So many that share a port are tried, of which the first may be closed.
 const CLOSED: usize = 64;
+/// So long a proxy is heard before others have their turn.
+const HEARD_FOR: Duration = Duration::from_micros(200);
 
 impl Mediator {
     /// A slot's endpoint has a proxy from now on, or another one.
@@ -37,8 +40,9 @@ impl Mediator {
     }
 
     fn hears(&mut self, slot: u32) -> Result<(), ()> {
-        const TURN: usize = 64;
-        for _ in 0..TURN {
+        let spending = Spending::begins();
+        // Bound: a turn's time. What it has said besides, and others may have it say, waits.
+        while spending.lasts() <= HEARD_FOR || !guard!("circuits-proxy-turn") {
             let Some(said) = self.relays.hear(slot)? else {
                 break;
             };

@@ -71,6 +71,30 @@ pub(super) fn told(proxy: &Link) -> Vec<(Message, usize)> {
     all
 }
 
+/// Each of them takes some system calls, and the operator is everybody's.
+#[test]
+fn strangers_are_heard_for_a_while_and_others_have_their_turn() {
+    let mut mediator = with_circuits(&tables());
+    let _made = bound(&mut mediator);
+    let near = linked(&mut mediator, NEAR);
+    told(&near);
+    for n in 0..150 {
+        let heard = Heard {
+            from: to(1).remote.ip,
+            to: of(NEAR),
+            from_port: 4000 + n,
+            to_port: 53,
+        };
+        near.send(&Message::new(0, &heard), &[]).unwrap();
+    }
+    let mut conveyed = Vec::new();
+    while conveyed.iter().sum::<usize>() < 150 {
+        mediator.hear_proxy(NEAR, &|_| None).unwrap();
+        conveyed.push(told(&near).len());
+    }
+    assert!(conveyed.len() > 1, "{conveyed:?}");
+}
+
 /// In the subnet, where nobody of circuits has it.
 fn to(n: u32) -> Way {
     let mut outside = of(NEAR);

@@ -44,6 +44,8 @@ pub(in crate::mediate) struct Outside {
     by_way: BTreeMap<(u64, Way), u64>,
     /// By their endpoints and the ports there.
     by_port: BTreeSet<(u32, u16, u64)>,
+    /// Of each endpoint those in the order of their use: what is sent by strangers may have one go for each that comes.
+    by_use: BTreeMap<u32, BTreeMap<u64, u64>>,
     /// By which of several what comes from where a way leads gets to a program, as the endpoint's proxy was told last.
     theirs: BTreeMap<(u32, Way), u64>,
     by_name: BTreeMap<[u8; 16], Way>,
@@ -134,6 +136,10 @@ impl Outside {
     fn insert(&mut self, id: u64, far: Far, hears: bool) {
         self.by_way.insert((far.cookie, far.way), id);
         self.by_port.insert((far.slot, far.way.local.port, id));
+        self.by_use
+            .entry(far.slot)
+            .or_default()
+            .insert(far.used, id);
         if hears {
             self.theirs.insert((far.slot, far.way), id);
         }
@@ -146,6 +152,9 @@ impl Outside {
         let far = self.far.remove(&id)?;
         self.by_way.remove(&(far.cookie, far.way));
         self.by_port.remove(&(far.slot, far.way.local.port, id));
+        if let Some(of) = self.by_use.get_mut(&far.slot) {
+            of.remove(&far.used);
+        }
         self.theirs
             .extract_if((far.slot, far.way)..=(far.slot, far.way), |_, it| *it == id)
             .for_each(drop);
@@ -159,10 +168,30 @@ impl Outside {
     }
 
     fn name_of(&mut self, cookie: u64, way: &Way) -> Option<[u8; 16]> {
-        let far = self.far.get_mut(self.by_way.get(&(cookie, *way))?)?;
+        let id = *self.by_way.get(&(cookie, *way))?;
+        self.uses(id);
+        Some(self.far.get(&id)?.name)
+    }
+
+    fn uses(&mut self, id: u64) {
         self.used += 1;
-        far.used = self.used;
-        Some(far.name)
+        if let Some(far) = self.far.get_mut(&id) {
+            let before = std::mem::replace(&mut far.used, self.used);
+            let of = self.by_use.entry(far.slot).or_default();
+            of.remove(&before);
+            of.insert(far.used, id);
+        }
+    }
+
+    /// How many an endpoint has.
+    fn count(&self, slot: u32) -> usize {
+        self.by_use.get(&slot).map_or(0, BTreeMap::len)
+    }
+
+    /// The one of these that was used least lately.
+    fn oldest(&self, slot: u32) -> Option<(u64, &Far)> {
+        let (_, id) = self.by_use.get(&slot)?.first_key_value()?;
+        Some((*id, self.far.get(id)?))
     }
 }
 
@@ -310,25 +339,27 @@ impl Mediator {
     /// Of an endpoint that has as many far sockets as may be those go whose program's is gone, else
     /// the one that was used least lately: but none of a socket that is connected that way.
     fn make_room(&mut self, slot: u32) -> Result<(), Errno> {
-        let full = |this: &Mediator| this.outside.of(slot).count() >= FAR;
+        let full = |this: &Mediator| this.outside.count(slot) >= FAR;
         if !full(self) || !guard!("circuits-far") {
             return Ok(());
         }
-        let connected = |far: &Far| {
+        // Bound: each once.
+        for _ in 0..FAR {
+            let Some((id, far)) = self.outside.oldest(slot) else {
+                break;
+            };
             let socket = self.table.socket(far.cookie);
-            socket.is_some_and(|it| it.way() == Some(far.way))
-        };
-        let free = self.outside.of(slot).filter(|(_, far)| !connected(far));
-        match free.min_by_key(|(_, far)| far.used).map(|(id, _)| id) {
-            Some(id) => self.part_id(id),
-            None => {
-                self.sweep_at_times();
-                if full(self) {
-                    return Err(Errno::NOBUFS);
-                }
+            if socket.is_none_or(|it| it.way() != Some(far.way)) {
+                self.part_id(id);
+                return Ok(());
             }
+            self.outside.uses(id);
         }
-        Ok(())
+        self.sweep_at_times();
+        match full(self) {
+            true => Err(Errno::NOBUFS),
+            false => Ok(()),
+        }
     }
 
     pub(in crate::mediate) fn part(&mut self, cookie: u64, way: &Way) {
