@@ -206,20 +206,22 @@ pub fn shuts(fd: c_int, how: c_int) -> Option<u32> {
 
 /// Whether a socket is bound as this name says, as far as its port tells.
 fn has_its_port(fd: c_int, name: *const sockaddr, length: socklen_t) -> bool {
+    let errno = real::errno();
     // SAFETY: all zero is an address.
     let mut own: libc::sockaddr_in6 = unsafe { std::mem::zeroed() };
     let mut size = size_of_val(&own) as socklen_t;
     // SAFETY: it has room for what the kernel writes.
     let told = whole(|| unsafe { real::getsockname(fd, (&raw mut own).cast(), &raw mut size) });
-    let errno = real::errno();
-    let is_told = told == 0 && length as usize >= size_of::<libc::sockaddr_in>();
-    // Both families have it at the same place.
-    let port = is_told.then(|| {
-        // SAFETY: the kernel has read a name there.
-        unsafe { (&raw const (*name.cast::<libc::sockaddr_in>()).sin_port).read_unaligned() }
-    });
     real::set_errno(errno);
-    own.sin6_port != 0 && port.is_some_and(|port| port == 0 || port == own.sin6_port)
+    let lengths = size_of::<libc::sockaddr_in>()..=size_of::<libc::sockaddr_storage>();
+    if told != 0 || own.sin6_port == 0 || !lengths.contains(&(length as usize)) {
+        return false;
+    }
+    // Both families have it at the same place.
+    // SAFETY: of such a length the operator has read it.
+    let port =
+        unsafe { (&raw const (*name.cast::<libc::sockaddr_in>()).sin_port).read_unaligned() };
+    port == 0 || port == own.sin6_port
 }
 
 exported! {

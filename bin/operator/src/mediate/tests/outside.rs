@@ -305,6 +305,27 @@ fn who_binds_and_connects_has_its_peer_and_no_others() {
     assert_eq!(ids[0].0, 8);
 }
 
+/// Its proxy, or operator, was replaced meanwhile, and it was heard for at its connection's address alone, or at none.
+#[test]
+fn who_is_connected_no_more_is_heard_for_where_it_is_bound() {
+    let mut mediator = with_circuits(&tables());
+    let made = bound(&mut mediator);
+    mediator.table.connect_datagram(made.cookie, to(7)).unwrap();
+    let near = linked(&mut mediator, NEAR);
+    assert!(told(&near).is_empty());
+    mediator.table.disconnect(made.cookie).unwrap();
+    for _ in 0..2 {
+        mediator.hears_anew(NEAR, made.cookie);
+        let all = told(&near);
+        let heard: Vec<_> = all
+            .iter()
+            .filter_map(|(message, _)| message.body::<Hear>())
+            .map(|it| (it.port, it.id))
+            .collect();
+        assert_eq!(heard, [(53, made.cookie)], "and asked for again");
+    }
+}
+
 /// What a connected socket had is gone at its proxy: with the next that comes it is linked anew, what it sends with it.
 #[test]
 fn who_is_connected_is_linked_anew_when_its_proxy_has_nothing_for_it() {

@@ -438,6 +438,8 @@ impl Mediator {
                 self.relays.says(slot, Message::new(0, &hears(at, cookie)));
             }
         }
+        // Of one that was connected its proxy may have heard of that one's address alone.
+        self.hear_bound(cookie);
     }
 
     /// A socket has a port: others send there, by packets too.
@@ -539,7 +541,7 @@ impl Mediator {
                 _ => return,
             }
         }
-        self.settle_outside();
+        self.unhears_gone(slot, way.remote);
     }
 
     /// Nothing is conveyed for a socket: it ends with the program's, or when that is connected
