@@ -127,8 +127,8 @@ pub fn set_errno(errno: c_int) {
     unsafe { *libc::__errno_location() = errno }
 }
 
-/// A call that Linux lets no signal end. The operator answers it, and one that comes before that has it in its hands ends it, undone: it
-/// is called again, as where its handler restarts calls.
+/// A call that Linux lets no signal end. The operator answers it, and one that comes before that ends it: it is called again, as
+/// where its handler restarts calls.
 pub fn whole(mut call: impl FnMut() -> c_int) -> c_int {
     loop {
         let done = call();

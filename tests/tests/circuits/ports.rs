@@ -3,6 +3,13 @@
 use crate::proxy::{box_says, in_box, scene};
 use std::time::Duration;
 
+/// Says again what it hears, at the packets' side.
+const ECHO: &str = "
+import socket
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('10.1.1.20', 9000)); print('bound', flush=True)
+while True: s.sendto(*s.recvfrom(9))
+";
+
 /// Of programs that share a port (SO_REUSEPORT) each has some of those who come from packets, and where one ends the others have all.
 #[test]
 fn who_comes_from_packets_to_several_that_share_a_port_finds_those_that_are_there() {
@@ -233,11 +240,6 @@ for n in range(1100):
 t = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); t.settimeout(5); t.connect(('10.1.1.20', 9000)); t.send(b'said')
 print(len(ports) > 1000, t.recv(9))
 ";
-    const ECHO: &str = "
-import socket
-s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('10.1.1.20', 9000)); print('bound', flush=True)
-while True: s.sendto(*s.recvfrom(9))
-";
     let scene = scene("");
     scene.file("goes.py", GOES);
     scene.file("echo.py", ECHO);
@@ -260,11 +262,6 @@ def asks(n, connects):
         assert s.recv(9) == said
 for n in range(1200): asks(n, n % 2)
 print('all')
-";
-    const ECHO: &str = "
-import socket
-s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('10.1.1.20', 9000)); print('bound', flush=True)
-while True: s.sendto(*s.recvfrom(9))
 ";
     let scene = scene("");
     scene.file("asks.py", ASKS);

@@ -4,8 +4,9 @@
 //! connected pair is linked, and its data pass no process of ours (`links`); what has each its own
 //! destination or source goes by this one (`relayed`), kept where nobody reads yet (`spares`), and
 //! who waits for some is `waiting`. What lies unread is `sent`'s to know. To and from who has
-//! packets it goes by a proxy (`outside`).
+//! packets it goes by a proxy (`outside`; `far` knows its sockets).
 
+mod far;
 mod gone;
 mod late;
 mod links;
@@ -17,7 +18,7 @@ mod transitions;
 mod waiting;
 
 use super::*;
-pub(super) use outside::Outside;
+pub(super) use far::Outside;
 pub(super) use transitions::Datagrams;
 #[cfg(test)]
 pub(super) use transitions::Taken;

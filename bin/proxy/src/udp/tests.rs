@@ -17,19 +17,23 @@ fn hearing() -> (Datagrams, SocketAddr) {
     (all, at)
 }
 
-fn convey(all: &mut Datagrams, id: u64, (from, to): Pair) -> Result<UnixDatagram, Errno> {
-    let (program, far) = UnixDatagram::pair().unwrap();
-    program.set_nonblocking(true).unwrap();
+fn said(id: u64, (from, to): Pair, hears: u32) -> Convey {
     let ((from, from_port), (to, to_port)) = (crate::tcp::numbers(from), crate::tcp::numbers(to));
-    let body = Convey {
+    Convey {
         id,
         from,
         to,
         from_port,
         to_port,
-        hears: 1,
+        hears,
         reserved: 0,
-    };
+    }
+}
+
+fn convey(all: &mut Datagrams, id: u64, pair: Pair) -> Result<UnixDatagram, Errno> {
+    let (program, far) = UnixDatagram::pair().unwrap();
+    program.set_nonblocking(true).unwrap();
+    let body = said(id, pair, 1);
     let now = Instant::now();
     all.convey(&body, far.into(), 100 + id, now).map(drop)?;
     Ok(program)
@@ -199,16 +203,7 @@ fn what_comes_is_for_another_from_when_it_is_said() {
         assert_eq!(&buffer[..length], text);
     };
     let point = |all: &mut Datagrams, id| {
-        let ((from, from_port), (to, to_port)) =
-            (crate::tcp::numbers(at), crate::tcp::numbers(from));
-        let body = Convey {
-            id,
-            from,
-            to,
-            from_port,
-            to_port,
-            ..Convey::default()
-        };
+        let body = said(id, (at, from), 0);
         all.point(&body, now);
     };
     hears(&mut all, b"8", &programs[1], &mut buffer);
@@ -261,20 +256,11 @@ fn what_a_connected_program_does_not_hear_is_asked_for() {
     let unique = std::process::id();
     let (program, name) = named(format!("bulkhead-udp-{unique}"));
     let (_elsewhere, other) = named(format!("bulkhead-udp-{unique}-other"));
-    let ((ip, port), (to, to_port)) = (crate::tcp::numbers(at), crate::tcp::numbers(from));
     let (far, its) = named(format!("bulkhead-udp-{unique}-far"));
     let conveys = |all: &mut Datagrams, id, far: UnixDatagram, hears| {
         far.connect_addr(&name).unwrap();
         far.set_nonblocking(true).unwrap();
-        let body = Convey {
-            id,
-            from: ip,
-            to,
-            from_port: port,
-            to_port,
-            hears,
-            reserved: 0,
-        };
+        let body = said(id, (at, from), hears);
         all.convey(&body, far.into(), 100 + id, now).map(drop)
     };
     conveys(&mut all, 7, far, 1).unwrap();
@@ -288,14 +274,7 @@ fn what_a_connected_program_does_not_hear_is_asked_for() {
     assert_eq!(all.says(), [Say::Ended(7), Say::Heard((at, from))]);
     assert_eq!(peer.recv(&mut [0; 10]).unwrap(), 3);
     // Nor does it hear what is kept.
-    let body = Convey {
-        id: 8,
-        from: ip,
-        to,
-        from_port: port,
-        to_port,
-        ..Convey::default()
-    };
+    let body = said(8, (at, from), 0);
     all.point(&body, now);
     assert_eq!(all.says(), [Say::Ended(8), Say::Heard((at, from))]);
     let another = convey(&mut all, 9, (at, from)).unwrap();

@@ -14,6 +14,20 @@ fn bound(mediator: &mut Mediator) -> Made {
     another(mediator)
 }
 
+/// One that is connected so, and found where its program has it; and its proxy.
+fn connected(mediator: &mut Mediator, way: &Way) -> (Made, Link) {
+    let made = bound(mediator);
+    let here = rustix::thread::gettid().as_raw_nonzero().get();
+    let number = made.fd.as_raw_fd().cast_unsigned();
+    let place = place::of_thread(here.cast_unsigned(), number);
+    mediator.table.place(made.cookie, place);
+    let near = linked(mediator, NEAR);
+    mediator.table.connect_datagram(made.cookie, *way).unwrap();
+    let linked = mediator.link_outside(&made.fd, made.cookie, way);
+    linked.unwrap();
+    (made, near)
+}
+
 /// One more, which has it as well.
 fn another(mediator: &mut Mediator) -> Made {
     let name = secret().unwrap();
@@ -330,15 +344,7 @@ fn who_is_connected_no_more_is_heard_for_where_it_is_bound() {
 #[test]
 fn who_is_connected_is_linked_anew_when_its_proxy_has_nothing_for_it() {
     let mut mediator = with_circuits(&tables());
-    let made = bound(&mut mediator);
-    let here = rustix::thread::gettid().as_raw_nonzero().get();
-    let number = made.fd.as_raw_fd().cast_unsigned();
-    let place = place::of_thread(here.cast_unsigned(), number);
-    mediator.table.place(made.cookie, place);
-    let near = linked(&mut mediator, NEAR);
-    mediator.table.connect_datagram(made.cookie, to(7)).unwrap();
-    let linked = mediator.link_outside(&made.fd, made.cookie, &to(7));
-    linked.unwrap();
+    let (made, near) = connected(&mut mediator, &to(7));
     let id = conveyed(&near)[0].0.id;
     let quiet = Quiet {
         id,
@@ -467,15 +473,7 @@ fn who_leads_outside_and_is_not_found_when_a_proxy_starts_is_looked_for() {
 #[test]
 fn who_was_cut_by_a_search_and_may_go_on_leads_outside_again() {
     let mut mediator = with_circuits(&tables());
-    let made = bound(&mut mediator);
-    let here = rustix::thread::gettid().as_raw_nonzero().get();
-    let number = made.fd.as_raw_fd().cast_unsigned();
-    let place = place::of_thread(here.cast_unsigned(), number);
-    mediator.table.place(made.cookie, place);
-    let near = linked(&mut mediator, NEAR);
-    mediator.table.connect_datagram(made.cookie, to(1)).unwrap();
-    let linked = mediator.link_outside(&made.fd, made.cookie, &to(1));
-    linked.unwrap();
+    let (made, near) = connected(&mut mediator, &to(1));
     let sends = || {
         // Their descriptors with them, as long as this.
         let all = std::iter::from_fn(|| near.recv().unwrap());
