@@ -40,7 +40,7 @@ use crate::strays::Strays;
 use crate::threads::Targets;
 use crate::turns::{SLOW, Spending, Spent};
 use crate::unclaimed::{By, Unclaimed};
-use crate::waiting::{Late, Turn, Waiting, Waits, Why};
+use crate::waiting::{Binds, Late, Turn, Waiting, Waits, Why};
 use circuit::{
     Addresses, Asked, Carrier, Connect, Endpoint, Kind, Limits, Outcome, Pending, Table,
 };
@@ -113,6 +113,7 @@ pub struct Mediator {
     rings: Rings,
     waits: Waiting,
     late: Late,
+    bound: Binds,
     /// By programs.
     looks: BTreeMap<u32, ended::Look>,
     /// Calls that the operator before left without an answer, until their program is known.
@@ -180,6 +181,7 @@ impl Default for Mediator {
             rings: Rings::default(),
             waits: Waiting::default(),
             late: Late::default(),
+            bound: Binds::default(),
             looks: BTreeMap::new(),
             left: Vec::new(),
             unheard: BTreeMap::new(),
@@ -367,6 +369,9 @@ impl Mediator {
         self.until = None;
         self.turn = None;
         self.datagrams.taken.clear();
+        if call.number != libc::SYS_bind as i32 {
+            self.bound.goes_on(call.thread);
+        }
         self.strays
             .take_away(call, listener, |cookie| self.unclaimed.is_waiting(cookie));
         let came = match Call::of(call, listener, &mut self.targets) {
@@ -589,7 +594,7 @@ impl Mediator {
         if call.is(libc::SYS_connect) {
             self.connect(slot, cookie, call)
         } else if call.is(libc::SYS_bind) {
-            self.bind(cookie, &call.address()?)
+            self.bind_of(cookie, call)
         } else if call.is(libc::SYS_listen) {
             self.listen(cookie, call)?;
             Ok(nothing)

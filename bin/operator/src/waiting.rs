@@ -81,6 +81,35 @@ impl Late {
     }
 }
 
+/// Binds that were done just now, by their threads: a signal may have kept the word of it from the program, and the same call
+/// comes again, made by the kernel or by the program.
+#[derive(Default)]
+pub struct Binds(BTreeMap<u32, (Notification, Vec<u8>, Instant)>);
+
+impl Binds {
+    /// A socket was bound to this address.
+    pub fn done(&mut self, call: &Notification, address: &[u8], now: Instant) {
+        self.0.retain(|_, (.., at)| *at + GRACE > now);
+        if self.0.len() < PASSED && call.thread != 0 && guard!("circuits-bound-again") {
+            let one = (*call, address.to_vec(), now);
+            self.0.insert(call.thread, one);
+        }
+    }
+
+    /// Whether a call says the same as its thread's last one, and that was done just now.
+    pub fn is_again(&mut self, call: &Notification, address: &[u8], now: Instant) -> bool {
+        let of = self.0.remove(&call.thread);
+        of.is_some_and(|(before, to, at)| {
+            before.is_alike(call) && to == address && at + GRACE > now
+        })
+    }
+
+    /// This thread calls for something else.
+    pub fn goes_on(&mut self, thread: u32) {
+        self.0.remove(&thread);
+    }
+}
+
 /// What a call waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Why {
@@ -498,6 +527,39 @@ mod tests {
         };
         late.ended(&call, now, now);
         assert_eq!(late.of(&other, now), None);
+    }
+
+    #[test]
+    fn a_bind_that_was_done_is_known_when_it_comes_again() {
+        let (now, call) = (Instant::now(), waits(1, 7, Why::Accept, None).call);
+        let other = Notification {
+            arguments: [9; 6],
+            ..call
+        };
+        let thread = Notification { thread: 2, ..call };
+        let mut bound = Binds::default();
+        for (again, address, after, is_again) in [
+            (&call, "here", GRACE / 2, true),
+            (&call, "there", GRACE / 2, false),
+            (&other, "here", GRACE / 2, false),
+            (&thread, "here", GRACE / 2, false),
+            (&call, "here", GRACE, false),
+        ] {
+            bound.done(&call, b"here", now);
+            let told = bound.is_again(again, address.as_bytes(), now + after);
+            assert_eq!(told, is_again, "{address} {after:?}");
+            bound.goes_on(call.thread);
+            assert!(
+                !bound.is_again(&call, b"here", now),
+                "it called for something else"
+            );
+        }
+        for thread in 1..100_000 {
+            bound.done(&Notification { thread, ..call }, b"here", now);
+        }
+        assert!(bound.0.len() <= PASSED);
+        bound.done(&call, b"here", now + GRACE);
+        assert_eq!(bound.0.len(), 1, "of long ago none is kept");
     }
 
     /// Those at which nobody waits any more are none for ever, and keep nobody from being one.

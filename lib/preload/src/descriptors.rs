@@ -6,6 +6,7 @@ use crate::cancelled::Held;
 use crate::leave::left;
 use crate::real::{self, whole};
 use crate::record::{RESET, RING, Record};
+use crate::told::{accepted, told};
 use crate::{forking, gate, given, receive, table, waits};
 use libc::{FD_CLOEXEC, O_NONBLOCK, SOCK_STREAM, c_ulong, sockaddr, socklen_t};
 use std::ffi::{c_char, c_int, c_uint};
@@ -204,26 +205,6 @@ pub fn shuts(fd: c_int, how: c_int) -> Option<u32> {
     Some(before)
 }
 
-/// Whether a socket is bound as this name says, as far as its port tells.
-fn has_its_port(fd: c_int, name: *const sockaddr, length: socklen_t) -> bool {
-    let errno = real::errno();
-    // SAFETY: all zero is an address.
-    let mut own: libc::sockaddr_in6 = unsafe { std::mem::zeroed() };
-    let mut size = size_of_val(&own) as socklen_t;
-    // SAFETY: it has room for what the kernel writes.
-    let told = whole(|| unsafe { real::getsockname(fd, (&raw mut own).cast(), &raw mut size) });
-    real::set_errno(errno);
-    let lengths = size_of::<libc::sockaddr_in>()..=size_of::<libc::sockaddr_storage>();
-    if told != 0 || own.sin6_port == 0 || !lengths.contains(&(length as usize)) {
-        return false;
-    }
-    // Both families have it at the same place.
-    // SAFETY: of such a length the operator has read it.
-    let port =
-        unsafe { (&raw const (*name.cast::<libc::sockaddr_in>()).sin_port).read_unaligned() };
-    port == 0 || port == own.sin6_port
-}
-
 exported! {
     shutdown(fd: c_int, how: c_int) -> c_int {
         let before = shuts(fd, how);
@@ -246,7 +227,7 @@ exported! {
         fd
     }
     getsockopt(fd: c_int, level: c_int, option: c_int, value: *mut std::ffi::c_void, length: *mut socklen_t) -> c_int {
-        let done = whole(|| real::getsockopt(fd, level, option, value, length));
+        let done = told(value, length, |to, n| real::getsockopt(fd, level, option, to, n));
         let is_error = (level, option) == (libc::SOL_SOCKET, libc::SO_ERROR);
         if done == 0 && is_error && *length as usize >= size_of::<c_int>()
             && value.cast::<c_int>().read_unaligned() == libc::ECONNRESET
@@ -279,23 +260,13 @@ exported! {
     }
     __connect(fd: c_int, name: *const sockaddr, length: socklen_t) -> c_int { connect(fd, name, length) }
     bind(fd: c_int, name: *const sockaddr, length: socklen_t) -> c_int {
-        let done = real::bind(fd, name, length);
-        if done == 0 || real::errno() != libc::EINTR {
-            return done;
-        }
-        let again = whole(|| real::bind(fd, name, length));
-        // The signal may have come between what was done and the word of it.
-        let is_done = || again == -1 && real::errno() == libc::EINVAL;
-        match is_done() && has_its_port(fd, name, length) {
-            true => 0,
-            false => again,
-        }
+        whole(|| real::bind(fd, name, length))
     }
     getsockname(fd: c_int, name: *mut sockaddr, length: *mut socklen_t) -> c_int {
-        whole(|| real::getsockname(fd, name, length))
+        told(name.cast(), length, |to, n| real::getsockname(fd, to.cast(), n))
     }
     getpeername(fd: c_int, name: *mut sockaddr, length: *mut socklen_t) -> c_int {
-        whole(|| real::getpeername(fd, name, length))
+        told(name.cast(), length, |to, n| real::getpeername(fd, to.cast(), n))
     }
     listen(fd: c_int, backlog: c_int) -> c_int {
         let done = whole(|| real::listen(fd, backlog));
@@ -306,7 +277,7 @@ exported! {
     }
     accept(fd: c_int, name: *mut sockaddr, length: *mut socklen_t) -> c_int {
         let before = forking::before();
-        let fd = real::accept(fd, name, length);
+        let fd = accepted(name.cast(), length, |to, n| real::accept(fd, to.cast(), n));
         if fd >= 0 {
             table::follow(fd, before);
         }
@@ -314,7 +285,7 @@ exported! {
     }
     accept4(fd: c_int, name: *mut sockaddr, length: *mut socklen_t, flags: c_int) -> c_int {
         let before = forking::before();
-        let fd = real::accept4(fd, name, length, flags);
+        let fd = accepted(name.cast(), length, |to, n| real::accept4(fd, to.cast(), n, flags));
         if fd >= 0 {
             table::follow(fd, before);
         }

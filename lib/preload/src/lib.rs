@@ -35,6 +35,7 @@ mod record;
 mod send;
 mod socket;
 mod table;
+mod told;
 mod users;
 mod variadic;
 mod waits;

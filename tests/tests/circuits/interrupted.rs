@@ -4,6 +4,7 @@ use crate::preload::Rings;
 
 /// What becomes of them.
 const C: &str = include_str!("interrupted.c");
+const JUMPED: &str = include_str!("jumped.c");
 
 fn said(which: &str) -> String {
     let rings = Rings::new();
@@ -54,4 +55,47 @@ print(said)
     rings.scene.file("asks.py", ASKS);
     let said = rings.says("web", "exec {r} /usr/bin/python3 {f}/asks.py");
     assert_eq!(said, "[0, 0, 0, 0, 0, 0]\n");
+}
+
+/// A handler may leave a call by `siglongjmp` as the operator writes what it asks for.
+#[test]
+fn what_is_told_late_is_written_to_no_memory_of_another_function() {
+    let rings = Rings::new();
+    rings.scene.compile("jumped", JUMPED);
+    let said = rings.says("web", "exec {r} {f}/jumped");
+    assert_eq!(said, "many, 0 wrong, 0 overwritten\n");
+}
+
+/// The kernel makes a call again that was done as the signal came, and whose program was not told.
+#[test]
+fn a_bind_that_a_signal_has_made_again_is_done_once() {
+    const BINDS: &str = "
+import errno, signal, socket
+signal.signal(signal.SIGALRM, lambda *_: None); signal.siginterrupt(signal.SIGALRM, False)
+def fails(kind):
+    n = 0
+    for _ in range(4000):
+        with socket.socket(type=kind) as s:
+            try: s.bind(('127.0.0.1', 0))
+            except OSError: n += 1
+    return n
+kinds = socket.SOCK_STREAM, socket.SOCK_DGRAM
+signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+said = [fails(kind) for kind in kinds]; signal.setitimer(signal.ITIMER_REAL, 0)
+for kind in kinds:
+    s = socket.socket(type=kind); s.bind(('127.0.0.1', 0)); port = s.getsockname()[1]
+    for address in (('127.0.0.1', 0), ('127.0.0.1', port)):
+        try: s.bind(address); said += ['done']
+        except OSError as e: said += [errno.errorcode[e.errno]]
+print(*said)
+";
+    let rings = Rings::new();
+    rings.scene.file("binds.py", BINDS);
+    for with in ["", "{r} "] {
+        let said = rings.says(
+            "web",
+            &format!("exec {with}/usr/bin/python3 {{f}}/binds.py"),
+        );
+        assert_eq!(said, "0 0 EINVAL EINVAL EINVAL EINVAL\n", "{with}");
+    }
 }

@@ -191,7 +191,7 @@ impl Mediator {
     }
 
     fn bind_datagram(&mut self, slot: u32, cookie: u64, call: &Call<'_>) -> Result<(), Errno> {
-        self.bind(cookie, &call.address()?)?;
+        self.bind_of(cookie, call)?;
         self.seen(cookie, call);
         self.hear_bound(cookie);
         if let Some(port) = self.table.socket(cookie).map(|it| it.local().port) {

@@ -1,0 +1,111 @@
+//! Where the operator writes names and options to: memory of this library's own, and from there to where its program wants them. A
+//! signal's handler may leave a call by `siglongjmp` that the operator is about to answer; what it writes then would be
+//! another function's memory by now.
+#![expect(unsafe_code, reason = "memory of a C program's")]
+
+use crate::real::{self, whole};
+use libc::socklen_t;
+use std::cell::{Cell, UnsafeCell};
+use std::ffi::{c_int, c_void};
+use std::ptr;
+
+/// As much as is told there: any name, and any option that a circuit has. What there is more room for goes by itself.
+const ROOM: usize = 512;
+
+struct Told {
+    /// How many calls of this thread began to be told there.
+    calls: Cell<u64>,
+    room: UnsafeCell<[u8; ROOM]>,
+    length: UnsafeCell<socklen_t>,
+}
+
+thread_local! {
+    static TOLD: Told = const {
+        Told {
+            calls: Cell::new(0),
+            room: UnsafeCell::new([0; ROOM]),
+            length: UnsafeCell::new(0),
+        }
+    };
+}
+
+/// What came of a call that tells something.
+enum Came {
+    /// Its answer; what it told is where it is to be.
+    Well(c_int),
+    /// Its answer; a handler called meanwhile for what was told where this was.
+    Over(c_int),
+}
+
+/// A call that Linux lets no signal end, and tells the same however often it is made.
+///
+/// # Safety
+/// `value` and `length` are null, or as much as there is at `length` is at `value`; `call` writes nothing but what it is given.
+pub unsafe fn told(
+    value: *mut c_void,
+    length: *mut socklen_t,
+    mut call: impl FnMut(*mut c_void, *mut socklen_t) -> c_int,
+) -> c_int {
+    loop {
+        // SAFETY: the caller's promise.
+        let came = unsafe { once(value, length, |to, n| whole(|| call(to, n))) };
+        if let Came::Well(done) = came {
+            return done;
+        }
+    }
+}
+
+/// The same of an `accept`, which a signal may end.
+///
+/// # Safety
+/// As for [`told`].
+pub unsafe fn accepted(
+    name: *mut c_void,
+    length: *mut socklen_t,
+    call: impl FnMut(*mut c_void, *mut socklen_t) -> c_int,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let fd = match unsafe { once(name, length, call) } {
+        Came::Well(done) => return done,
+        Came::Over(fd) => fd,
+    };
+    // SAFETY: the caller's promise.
+    unsafe { told(name, length, |to, n| real::getpeername(fd, to.cast(), n)) };
+    fd
+}
+
+unsafe fn once(
+    value: *mut c_void,
+    length: *mut socklen_t,
+    mut call: impl FnMut(*mut c_void, *mut socklen_t) -> c_int,
+) -> Came {
+    if value.is_null() || length.is_null() {
+        return Came::Well(call(value, length));
+    }
+    // SAFETY: the caller's promise.
+    let room = unsafe { length.read_unaligned() };
+    if room as usize > ROOM {
+        return Came::Well(call(value, length));
+    }
+    TOLD.with(|own| {
+        let count = own.calls.get() + 1;
+        own.calls.set(count);
+        let (to, n) = (own.room.get().cast::<u8>(), own.length.get());
+        // SAFETY: it is this thread's own.
+        unsafe { n.write_volatile(room) };
+        let done = call(to.cast(), n);
+        if done == -1 {
+            return Came::Well(done);
+        }
+        // SAFETY: the caller's promise: there is so much room.
+        unsafe {
+            let long = n.read_volatile();
+            ptr::copy_nonoverlapping(to, value.cast::<u8>(), room.min(long) as usize);
+            length.write_unaligned(long);
+        }
+        match own.calls.get() == count {
+            true => Came::Well(done),
+            false => Came::Over(done),
+        }
+    })
+}
