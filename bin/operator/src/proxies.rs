@@ -440,6 +440,29 @@ mod tests {
         assert_eq!((heard, ends), (expected, 1));
     }
 
+    /// Its proxy stands still: what it is told beyond that is told again later, by who knows that it was not.
+    #[test]
+    fn what_waits_for_a_link_has_a_bound_and_its_order() {
+        let mut relays = Relays::default();
+        let (link, proxy) = Socket::pair().unwrap();
+        relays.link(3, link, std::iter::empty());
+        let many = 4 * UNSAID as u64;
+        let unserve = |id| Message::new(0, &Unserve { id });
+        let told = (0..many).take_while(|id| relays.says(3, unserve(*id)));
+        let told = told.count() as u64;
+        assert!((UNSAID as u64..many).contains(&told), "{told}");
+        assert!(!relays.says(3, unserve(many)), "there is room");
+        let mut heard = Vec::new();
+        for _ in 0..100 {
+            while let Some((message, _)) = proxy.recv().unwrap() {
+                heard.extend(message.body::<Unserve>().map(|it| it.id));
+            }
+            relays.says_on();
+        }
+        assert!(heard.into_iter().eq(0..told));
+        assert!(relays.says(3, unserve(many)));
+    }
+
     #[test]
     fn a_number_that_is_no_errors_is_no_success() {
         let point = Endpoint {

@@ -84,23 +84,34 @@ impl Late {
 /// Binds that were done just now, by their threads: a signal may have kept the word of it from the program, and the same call
 /// comes again, made by the kernel or by the program.
 #[derive(Default)]
-pub struct Binds(BTreeMap<u32, (Notification, Vec<u8>, Instant)>);
+pub struct Binds(BTreeMap<u32, Done>);
+
+/// One: the call, its socket, to which address, and when.
+type Done = (Notification, u64, Vec<u8>, Instant);
 
 impl Binds {
     /// A socket was bound to this address.
-    pub fn done(&mut self, call: &Notification, address: &[u8], now: Instant) {
-        self.0.retain(|_, (.., at)| *at + GRACE > now);
+    pub fn done(&mut self, call: &Notification, cookie: u64, address: &[u8], now: Instant) {
+        if self.0.len() >= PASSED {
+            self.0.retain(|_, (.., at)| *at + GRACE > now);
+        }
         if self.0.len() < PASSED && call.thread != 0 && guard!("circuits-bound-again") {
-            let one = (*call, address.to_vec(), now);
+            let one = (*call, cookie, address.to_vec(), now);
             self.0.insert(call.thread, one);
         }
     }
 
     /// Whether a call says the same as its thread's last one, and that was done just now.
-    pub fn is_again(&mut self, call: &Notification, address: &[u8], now: Instant) -> bool {
+    pub fn is_again(
+        &mut self,
+        call: &Notification,
+        cookie: u64,
+        address: &[u8],
+        now: Instant,
+    ) -> bool {
         let of = self.0.remove(&call.thread);
-        of.is_some_and(|(before, to, at)| {
-            before.is_alike(call) && to == address && at + GRACE > now
+        of.is_some_and(|(before, of, to, at)| {
+            before.is_alike(call) && of == cookie && to == address && at + GRACE > now
         })
     }
 
@@ -538,28 +549,27 @@ mod tests {
         };
         let thread = Notification { thread: 2, ..call };
         let mut bound = Binds::default();
-        for (again, address, after, is_again) in [
-            (&call, "here", GRACE / 2, true),
-            (&call, "there", GRACE / 2, false),
-            (&other, "here", GRACE / 2, false),
-            (&thread, "here", GRACE / 2, false),
-            (&call, "here", GRACE, false),
+        for (again, cookie, address, after, is_again) in [
+            (&call, 3, "here", GRACE / 2, true),
+            (&call, 3, "there", GRACE / 2, false),
+            (&call, 4, "here", GRACE / 2, false),
+            (&other, 3, "here", GRACE / 2, false),
+            (&thread, 3, "here", GRACE / 2, false),
+            (&call, 3, "here", GRACE, false),
         ] {
-            bound.done(&call, b"here", now);
-            let told = bound.is_again(again, address.as_bytes(), now + after);
-            assert_eq!(told, is_again, "{address} {after:?}");
+            bound.done(&call, 3, b"here", now);
+            let told = bound.is_again(again, cookie, address.as_bytes(), now + after);
+            assert_eq!(told, is_again, "{cookie} {address} {after:?}");
             bound.goes_on(call.thread);
-            assert!(
-                !bound.is_again(&call, b"here", now),
-                "it called for something else"
-            );
+            let again = bound.is_again(&call, 3, b"here", now);
+            assert!(!again, "it called for something else");
         }
         for thread in 1..100_000 {
-            bound.done(&Notification { thread, ..call }, b"here", now);
+            bound.done(&Notification { thread, ..call }, 3, b"here", now);
         }
-        assert!(bound.0.len() <= PASSED);
-        bound.done(&call, b"here", now + GRACE);
-        assert_eq!(bound.0.len(), 1, "of long ago none is kept");
+        assert_eq!(bound.0.len(), PASSED);
+        bound.done(&call, 3, b"here", now + GRACE);
+        assert_eq!(bound.0.len(), 1, "of long ago none is kept then");
     }
 
     /// Those at which nobody waits any more are none for ever, and keep nobody from being one.

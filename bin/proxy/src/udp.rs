@@ -33,6 +33,8 @@ const NEW: u32 = 1000;
 const QUIET: Duration = Duration::from_secs(300);
 /// Datagrams of one socket before others have their turn.
 const TURN: usize = 64;
+/// And that wait at most in one that ends (513), with some that come meanwhile.
+const UNSENT: usize = 10 * TURN;
 /// Bytes of a datagram at most, and one more.
 const ROOM: usize = 65_536;
 
@@ -94,6 +96,8 @@ struct Conveyed {
 struct Asked {
     since: Instant,
     kept: VecDeque<Vec<u8>>,
+    /// It is nobody's, as far as is known: nothing is kept, and nobody asked, for as long as one that is asked about waits.
+    refused: bool,
 }
 
 impl Datagrams {
@@ -165,10 +169,10 @@ impl Datagrams {
             if heard.ids.len() < IDS {
                 heard.ids.insert(id);
             }
-            // Who had it did not want what was asked about, nor did this one, if it has it; but for what an operator left.
-            if !heard.before.remove(&id) {
-                self.asks_no_more(&at);
-            }
+            heard.before.remove(&id);
+            // It may want whom nobody did.
+            self.asked
+                .retain(|pair, asked| pair.0 != at || !asked.refused);
             return Ok(None);
         }
         if self.heard.len() >= HEARD {
@@ -189,7 +193,7 @@ impl Datagrams {
         // The operator before was told of these, and did not say whose they are.
         let now = Instant::now();
         for (pair, asked) in self.asked.iter_mut().filter(|(pair, _)| pair.0 == at) {
-            asked.since = now;
+            (asked.since, asked.refused) = (now, false);
             self.says.push(Say::Heard(*pair));
         }
         self.numbers.insert(number, Of::Heard(at));
@@ -258,9 +262,16 @@ impl Datagrams {
     }
 
     /// What comes from a peer is for this one of those that are conveyed from now on, as is what was kept; or for one that is asked for, if
-    /// it is none of them, or does not get there, of which the operator is told.
+    /// it is none of them, or does not get there, of which the operator is told. With none that `hears` what was asked about is nobody's.
     pub fn point(&mut self, body: &Convey, now: Instant) {
         let pair = pair(body);
+        if body.id == 0 && body.hears == 0 {
+            if let Some(asked) = self.asked.get_mut(&pair) {
+                asked.kept.clear();
+                asked.refused = true;
+            }
+            return;
+        }
         self.peers.remove(&pair);
         if let Some(conveyed) = self.conveyed.remove(&body.id) {
             let takes = self.hands_on(&pair, &conveyed.far);
@@ -295,7 +306,11 @@ impl Datagrams {
 
     /// No more, when what the program has sent until now is gone out.
     pub fn part(&mut self, id: u64, now: Instant) {
-        self.goes_out(id, now);
+        for _ in 0..UNSENT / TURN {
+            if !self.goes_out(id, now) {
+                break;
+            }
+        }
         self.remove(id);
     }
 
@@ -313,15 +328,17 @@ impl Datagrams {
     pub fn stirred(&mut self, number: u64, now: Instant) {
         match self.numbers.get(&number).copied() {
             Some(Of::Heard(at)) => self.comes_in(at, now),
-            Some(Of::Conveyed(id)) => self.goes_out(id, now),
+            Some(Of::Conveyed(id)) => {
+                self.goes_out(id, now);
+            }
             None => {}
         }
     }
 
-    /// From a program to its peer.
-    fn goes_out(&mut self, id: u64, now: Instant) {
+    /// From a program to its peer; whether there may be more.
+    fn goes_out(&mut self, id: u64, now: Instant) -> bool {
         let Some(conveyed) = self.conveyed.get_mut(&id) else {
-            return;
+            return false;
         };
         let (from, to) = conveyed.pair;
         for _ in 0..TURN {
@@ -334,11 +351,12 @@ impl Datagrams {
                         let _ = sendto(&heard.fd, data, sends(), &to);
                     }
                 }
-                Err(Errno::AGAIN) => return,
+                Err(Errno::AGAIN) => return false,
                 // That an end was disconnected is told so; and an interrupt.
                 Err(_) => {}
             }
         }
+        true
     }
 
     /// From peers to a program.
@@ -382,7 +400,7 @@ impl Datagrams {
     fn ask(&mut self, pair: Pair, data: Vec<u8>, now: Instant) {
         if let Some(asked) = self.asked.get_mut(&pair) {
             let held: usize = asked.kept.iter().map(Vec::len).sum();
-            if asked.kept.len() < KEPT && held + data.len() <= KEPT_BYTES {
+            if !asked.refused && asked.kept.len() < KEPT && held + data.len() <= KEPT_BYTES {
                 asked.kept.push_back(data);
             }
             return;
@@ -395,7 +413,12 @@ impl Datagrams {
         }
         self.may = self.may.saturating_sub(1);
         let kept = VecDeque::from([data]);
-        self.asked.insert(pair, Asked { since: now, kept });
+        let asked = Asked {
+            since: now,
+            kept,
+            refused: false,
+        };
+        self.asked.insert(pair, asked);
         self.says.push(Say::Heard(pair));
     }
 

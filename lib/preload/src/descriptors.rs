@@ -205,6 +205,31 @@ pub fn shuts(fd: c_int, how: c_int) -> Option<u32> {
     Some(before)
 }
 
+/// Whether a socket is bound as this name says, as far as its port tells.
+fn has_its_port(fd: c_int, name: *const sockaddr, length: socklen_t) -> bool {
+    let errno = real::errno();
+    // SAFETY: all zero is an address.
+    let mut own: libc::sockaddr_in6 = unsafe { std::mem::zeroed() };
+    let mut size = size_of_val(&own) as socklen_t;
+    let at = (&raw mut own).cast();
+    // SAFETY: it has room for what is told.
+    let asked = unsafe {
+        told(at, &raw mut size, |to, n| {
+            real::getsockname(fd, to.cast(), n)
+        })
+    };
+    real::set_errno(errno);
+    let lengths = size_of::<libc::sockaddr_in>()..=size_of::<libc::sockaddr_storage>();
+    if asked != 0 || own.sin6_port == 0 || !lengths.contains(&(length as usize)) {
+        return false;
+    }
+    // Both families have it at the same place.
+    // SAFETY: of such a length the operator has read it.
+    let port =
+        unsafe { (&raw const (*name.cast::<libc::sockaddr_in>()).sin_port).read_unaligned() };
+    port == 0 || port == own.sin6_port
+}
+
 exported! {
     shutdown(fd: c_int, how: c_int) -> c_int {
         let before = shuts(fd, how);
@@ -227,7 +252,11 @@ exported! {
         fd
     }
     getsockopt(fd: c_int, level: c_int, option: c_int, value: *mut std::ffi::c_void, length: *mut socklen_t) -> c_int {
-        let done = told(value, length, |to, n| real::getsockopt(fd, level, option, to, n));
+        // What the kernel itself answers comes at once, and SO_ERROR but once.
+        let done = match level == libc::SOL_SOCKET {
+            true => whole(|| real::getsockopt(fd, level, option, value, length)),
+            false => told(value, length, |to, n| real::getsockopt(fd, level, option, to, n)),
+        };
         let is_error = (level, option) == (libc::SOL_SOCKET, libc::SO_ERROR);
         if done == 0 && is_error && *length as usize >= size_of::<c_int>()
             && value.cast::<c_int>().read_unaligned() == libc::ECONNRESET
@@ -260,7 +289,17 @@ exported! {
     }
     __connect(fd: c_int, name: *const sockaddr, length: socklen_t) -> c_int { connect(fd, name, length) }
     bind(fd: c_int, name: *const sockaddr, length: socklen_t) -> c_int {
-        whole(|| real::bind(fd, name, length))
+        let done = real::bind(fd, name, length);
+        if done == 0 || real::errno() != libc::EINTR {
+            return done;
+        }
+        let again = whole(|| real::bind(fd, name, length));
+        // The signal may have come between what was done and the word of it, to an operator that is no more.
+        let is_done = || again == -1 && real::errno() == libc::EINVAL;
+        match is_done() && has_its_port(fd, name, length) {
+            true => 0,
+            false => again,
+        }
     }
     getsockname(fd: c_int, name: *mut sockaddr, length: *mut socklen_t) -> c_int {
         told(name.cast(), length, |to, n| real::getsockname(fd, to.cast(), n))

@@ -33,7 +33,7 @@ thread_local! {
 enum Came {
     /// Its answer; what it told is where it is to be.
     Well(c_int),
-    /// Its answer; a handler called meanwhile for what was told where this was.
+    /// Its answer; a handler called meanwhile for what was told where this was. Nothing is told.
     Over(c_int),
 }
 
@@ -47,7 +47,7 @@ pub unsafe fn told(
     mut call: impl FnMut(*mut c_void, *mut socklen_t) -> c_int,
 ) -> c_int {
     loop {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's promise, which holds as long as nothing is told.
         let came = unsafe { once(value, length, |to, n| whole(|| call(to, n))) };
         if let Came::Well(done) = came {
             return done;
@@ -69,7 +69,7 @@ pub unsafe fn accepted(
         Came::Well(done) => return done,
         Came::Over(fd) => fd,
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller's promise, and nothing was told.
     unsafe { told(name, length, |to, n| real::getpeername(fd, to.cast(), n)) };
     fd
 }
@@ -97,15 +97,17 @@ unsafe fn once(
         if done == -1 {
             return Came::Well(done);
         }
+        // Taken before it is looked whether it was this call's.
+        // SAFETY: it is this thread's own.
+        let (long, bytes) = unsafe { (n.read_volatile(), own.room.get().read_volatile()) };
+        if own.calls.get() != count {
+            return Came::Over(done);
+        }
         // SAFETY: the caller's promise: there is so much room.
         unsafe {
-            let long = n.read_volatile();
-            ptr::copy_nonoverlapping(to, value.cast::<u8>(), room.min(long) as usize);
+            ptr::copy_nonoverlapping(bytes.as_ptr(), value.cast::<u8>(), room.min(long) as usize);
             length.write_unaligned(long);
         }
-        match own.calls.get() == count {
-            true => Came::Well(done),
-            false => Came::Over(done),
-        }
+        Came::Well(done)
     })
 }

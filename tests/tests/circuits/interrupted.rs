@@ -5,6 +5,7 @@ use crate::preload::Rings;
 /// What becomes of them.
 const C: &str = include_str!("interrupted.c");
 const JUMPED: &str = include_str!("jumped.c");
+const NESTED: &str = include_str!("nested.c");
 
 fn said(which: &str) -> String {
     let rings = Rings::new();
@@ -64,6 +65,15 @@ fn what_is_told_late_is_written_to_no_memory_of_another_function() {
     rings.scene.compile("jumped", JUMPED);
     let said = rings.says("web", "exec {r} {f}/jumped");
     assert_eq!(said, "many, 0 wrong, 0 overwritten\n");
+}
+
+/// What it interrupts is told its own all the same, no more than it has room for.
+#[test]
+fn a_handler_asks_for_names_and_options_as_who_it_interrupts_does() {
+    let rings = Rings::new();
+    rings.scene.compile("nested", NESTED);
+    let said = rings.says("web", "exec {r} {f}/nested");
+    assert_eq!(said, "many, 0 wrong\n");
 }
 
 /// The kernel makes a call again that was done as the signal came, and whose program was not told.

@@ -203,7 +203,7 @@ fn what_comes_is_for_another_from_when_it_is_said() {
         assert_eq!(&buffer[..length], text);
     };
     let point = |all: &mut Datagrams, id| {
-        let body = said(id, (at, from), 0);
+        let body = said(id, (at, from), 1);
         all.point(&body, now);
     };
     hears(&mut all, b"8", &programs[1], &mut buffer);
@@ -239,6 +239,55 @@ fn what_comes_is_for_another_from_when_it_is_said() {
     }
     hears(&mut all, b"8", &eight, &mut buffer);
     assert!(all.says().is_empty());
+}
+
+/// Another socket has the port: it may want whom nobody did, of whom nothing is kept for it. Who is just asked about is not lost over that.
+#[test]
+fn who_is_asked_about_goes_on_as_another_hears_there_and_who_was_refused_is_asked_about_anew() {
+    let (mut all, at) = hearing();
+    let now = Instant::now();
+    let [(refused, of_refused), (asked, of_asked)] = [peer(), peer()];
+    let sends = |all: &mut Datagrams, peer: &UdpSocket, text: &[u8]| {
+        peer.send_to(text, at).unwrap();
+        all.stirred(1, now);
+        all.says()
+    };
+    for (peer, from) in [(&refused, of_refused), (&asked, of_asked)] {
+        assert_eq!(sends(&mut all, peer, b"early"), [Say::Heard((at, from))]);
+    }
+    all.point(&said(0, (at, of_refused), 0), now);
+    // Not with each that comes.
+    assert_eq!(sends(&mut all, &refused, b"meanwhile"), []);
+    assert!(all.hear(at, 1, (1, 73)).unwrap().is_none());
+    assert_eq!(all.says(), []);
+    let heard = sends(&mut all, &refused, b"late");
+    assert_eq!(heard, [Say::Heard((at, of_refused))]);
+    for (id, from, text) in [(7, of_refused, "late"), (8, of_asked, "early")] {
+        let program = convey(&mut all, id, (at, from)).unwrap();
+        let mut buffer = [0; 10];
+        let length = program.recv(&mut buffer).unwrap();
+        assert_eq!(&buffer[..length], text.as_bytes());
+        assert!(program.recv(&mut buffer).is_err());
+    }
+}
+
+/// Some hundred that its program sent, and closed its socket: a turn takes fewer.
+#[test]
+fn what_was_sent_until_it_is_parted_goes_out_whole() {
+    let (mut all, at) = hearing();
+    let (peer, from) = peer();
+    let program = convey(&mut all, 7, (at, from)).unwrap();
+    // Fewer than its peer has room for.
+    let sent = 2 * TURN as u32 + 1;
+    for n in 0..sent {
+        program.send(&n.to_ne_bytes()).unwrap();
+    }
+    all.part(7, Instant::now());
+    for n in 0..sent {
+        let mut buffer = [0; 4];
+        peer.recv(&mut buffer).unwrap();
+        assert_eq!(u32::from_ne_bytes(buffer), n);
+    }
 }
 
 /// To a socket that is connected to another nothing gets, which its own kernel says.

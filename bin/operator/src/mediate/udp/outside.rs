@@ -364,9 +364,16 @@ impl Mediator {
             };
             match self.conveys_to(slot, receiver.cookie, &back(&way)) {
                 Err(Errno::CONNREFUSED | Errno::NOENT) => self.lost(receiver.cookie),
-                _ => return,
+                Ok(()) => return,
+                Err(_) => break,
             }
         }
+        // Before another is heard that may want it.
+        let nobodys = Convey {
+            hears: 0,
+            ..conveys(NOBODYS, &back(&way))
+        };
+        self.relays.says(slot, Message::new(0, &nobodys));
         self.unhears_gone(slot, way.remote);
     }
 
