@@ -369,9 +369,6 @@ impl Mediator {
         self.until = None;
         self.turn = None;
         self.datagrams.taken.clear();
-        if call.number != libc::SYS_bind as i32 {
-            self.bound.goes_on(call.thread);
-        }
         self.strays
             .take_away(call, listener, |cookie| self.unclaimed.is_waiting(cookie));
         let came = match Call::of(call, listener, &mut self.targets) {

@@ -14,6 +14,8 @@ use std::time::Duration;
 /// A connect that nobody answers has failed after so long, ms: whoever asked for it waits.
 const PATIENCE: u32 = 7000;
 const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
+/// So many may come before this process looks.
+const BURST: u32 = 1024;
 /// Who answers a handshake sooner is on this host, or beside it.
 const NEAR: Duration = Duration::from_millis(1);
 /// Towards these: what knows of no pace. There is nothing to find out about the way, and a pace is a timer
@@ -153,9 +155,10 @@ pub fn serve(at: &SocketAddr, backlog: u32, only6: bool, interface: u32) -> Resu
     Ok(fd)
 }
 
-/// So many connections wait there at most, which may be said again.
+/// So many connections wait there at most, which may be said again. Where they wait is not here: each is accepted at once, and a few
+/// that a program asks for are less than come in a moment, whose last packet of the handshake the kernel drops then, or resets.
 pub fn listens(fd: impl AsFd, backlog: u32) -> Result<(), Errno> {
-    listen(fd, backlog.clamp(1, 4096) as i32)
+    listen(fd, backlog.clamp(BURST, 4096) as i32)
 }
 
 /// Who connected: the connection, from where, to where.
@@ -234,6 +237,20 @@ mod tests {
                 outcome => return outcome.unwrap(),
             }
         }
+    }
+
+    /// Its program asked for few to wait, and has them wait elsewhere.
+    #[test]
+    fn who_comes_in_a_burst_is_there_whatever_its_program_asked_for() {
+        let at = "127.0.0.1:0".parse().unwrap();
+        let served = serve(&at, 1, false, LOOPBACK).unwrap();
+        let to = SocketAddr::try_from(getsockname(&served).unwrap()).unwrap();
+        let all: Vec<_> = (0..300)
+            .map(|_| begin(&at, &to, LOOPBACK).unwrap())
+            .collect();
+        std::thread::sleep(Duration::from_millis(100));
+        let came = std::iter::from_fn(|| accept(&served).ok()).count();
+        assert_eq!(came, all.len());
     }
 
     #[test]

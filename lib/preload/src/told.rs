@@ -12,19 +12,28 @@ use std::ptr;
 /// As much as is told there: any name, and any option that a circuit has. What there is more room for goes by itself.
 const ROOM: usize = 512;
 
+/// Calls one after another have another place each. The operator answers late, if it does, before it looks at what is called next: what it
+/// writes is not where that says how much room there is. Two would do; with more a handler may ask as well.
+const PLACES: u64 = 4;
+
+struct Place {
+    bytes: [u8; ROOM],
+    length: socklen_t,
+}
+
 struct Told {
-    /// How many calls of this thread began to be told there.
+    /// How many calls of this thread began to be told something.
     calls: Cell<u64>,
-    room: UnsafeCell<[u8; ROOM]>,
-    length: UnsafeCell<socklen_t>,
+    places: [UnsafeCell<Place>; PLACES as usize],
 }
 
 thread_local! {
     static TOLD: Told = const {
         Told {
             calls: Cell::new(0),
-            room: UnsafeCell::new([0; ROOM]),
-            length: UnsafeCell::new(0),
+            places: [const {
+                UnsafeCell::new(Place { bytes: [0; ROOM], length: 0 })
+            }; PLACES as usize],
         }
     };
 }
@@ -33,7 +42,7 @@ thread_local! {
 enum Came {
     /// Its answer; what it told is where it is to be.
     Well(c_int),
-    /// Its answer; a handler called meanwhile for what was told where this was. Nothing is told.
+    /// Its answer; a handler called meanwhile, so often that what was told may have been in this one's place. Nothing is told.
     Over(c_int),
 }
 
@@ -90,17 +99,20 @@ unsafe fn once(
     TOLD.with(|own| {
         let count = own.calls.get() + 1;
         own.calls.set(count);
-        let (to, n) = (own.room.get().cast::<u8>(), own.length.get());
-        // SAFETY: it is this thread's own.
+        // INVARIANT: less than there are.
+        let place = own.places[(count % PLACES) as usize].get();
+        // SAFETY: it is this thread's own, and there are no references to it.
+        let (to, n) = unsafe { (&raw mut (*place).bytes, &raw mut (*place).length) };
+        // SAFETY: as above.
         unsafe { n.write_volatile(room) };
         let done = call(to.cast(), n);
         if done == -1 {
             return Came::Well(done);
         }
-        // Taken before it is looked whether it was this call's.
-        // SAFETY: it is this thread's own.
-        let (long, bytes) = unsafe { (n.read_volatile(), own.room.get().read_volatile()) };
-        if own.calls.get() != count {
+        // Taken before it is looked whose it is.
+        // SAFETY: as above.
+        let (long, bytes) = unsafe { (n.read_volatile(), to.read_volatile()) };
+        if own.calls.get() - count >= PLACES {
             return Came::Over(done);
         }
         // SAFETY: the caller's promise: there is so much room.

@@ -80,8 +80,8 @@ fn a_handler_asks_for_names_and_options_as_who_it_interrupts_does() {
 #[test]
 fn a_bind_that_a_signal_has_made_again_is_done_once() {
     const BINDS: &str = "
-import errno, signal, socket
-signal.signal(signal.SIGALRM, lambda *_: None); signal.siginterrupt(signal.SIGALRM, False)
+import errno, signal, socket, time
+signal.signal(signal.SIGALRM, lambda *_: other.getsockname()); other = socket.socket(); signal.siginterrupt(signal.SIGALRM, False)
 def fails(kind):
     n = 0
     for _ in range(4000):
@@ -93,7 +93,7 @@ kinds = socket.SOCK_STREAM, socket.SOCK_DGRAM
 signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
 said = [fails(kind) for kind in kinds]; signal.setitimer(signal.ITIMER_REAL, 0)
 for kind in kinds:
-    s = socket.socket(type=kind); s.bind(('127.0.0.1', 0)); port = s.getsockname()[1]
+    s = socket.socket(type=kind); s.bind(('127.0.0.1', 0)); port = s.getsockname()[1]; time.sleep(0.2)
     for address in (('127.0.0.1', 0), ('127.0.0.1', port)):
         try: s.bind(address); said += ['done']
         except OSError as e: said += [errno.errorcode[e.errno]]

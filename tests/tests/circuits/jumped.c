@@ -11,7 +11,7 @@
 static sigjmp_buf out;
 static volatile int calls;
 // During a call where it is told; afterwards another function's.
-static union { unsigned char bytes[64]; struct { struct sockaddr_in name; socklen_t length; } of; } memory;
+static union { unsigned char bytes[64]; struct { union { struct sockaddr_in four; struct sockaddr_in6 six; } name; socklen_t length; } of; } memory;
 static void leaves(int signal) {
     if (calls) { calls = 0; siglongjmp(out, 1); }
 }
@@ -30,33 +30,35 @@ static int is_overwritten(void) {
     return 0;
 }
 int main(void) {
-    static int fd, which;
+    static int fd, six, which;
     static long told, jumped, overwritten, wrong;
     struct sigaction by = {.sa_handler = leaves};
     struct sockaddr_in here = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK), .sin_port = htons(7)};
+    struct sockaddr_in6 there = {.sin6_family = AF_INET6, .sin6_port = htons(8)};
     struct itimerval every = {{0, 300}, {0, 300}};
     fd = socket(AF_INET, SOCK_STREAM, 0);
-    if (bind(fd, (void *)&here, sizeof here) || listen(fd, 1) || sigaction(SIGALRM, &by, 0)) return 1;
+    six = socket(AF_INET6, SOCK_STREAM, 0);
+    if (bind(six, (void *)&there, sizeof there) || bind(fd, (void *)&here, sizeof here) || listen(fd, 1) || sigaction(SIGALRM, &by, 0)) return 1;
     double until = now() + 8;
     setitimer(ITIMER_REAL, &every, 0);
     while (now() < until) {
         if (sigsetjmp(out, 1)) {
-            jumped++;
-            overwritten += is_overwritten();
+            // What is called next is told its own; and what is not called is told nothing.
+            if (++jumped % 2) overwritten += is_overwritten();
             continue;
         }
         memset(memory.bytes, 0, sizeof memory);
         memory.of.length = sizeof memory.of.name;
         calls = 1;
-        if (which = !which) {
-            getsockname(fd, (void *)&memory.of.name, &memory.of.length);
-            calls = 0;
-            wrong += memory.of.length != sizeof here || memcmp(&memory.of.name, &here, sizeof here);
-        } else {
-            getsockopt(fd, IPPROTO_TCP, TCP_MAXSEG, &memory.of.name, &memory.of.length);
-            calls = 0;
-            wrong += memory.of.length != sizeof(int);
-        }
+        which = (which + 1) % 3;
+        socklen_t *length = &memory.of.length, long_as[] = {sizeof here, sizeof(int), sizeof there};
+        if (which == 0) getsockname(fd, (void *)&memory.of.name, length);
+        if (which == 1) getsockopt(fd, IPPROTO_TCP, TCP_MAXSEG, &memory.of.name, length);
+        if (which == 2) getsockname(six, (void *)&memory.of.name, length);
+        calls = 0;
+        wrong += *length != long_as[which];
+        wrong += which == 0 && memcmp(&memory.of.name, &here, sizeof here);
+        wrong += which == 2 && memcmp(&memory.of.name, &there, sizeof there);
         told++;
     }
     calls = 0;
