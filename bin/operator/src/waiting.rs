@@ -81,38 +81,29 @@ impl Late {
     }
 }
 
-/// Binds that were done just now, by their threads: a signal may have kept the word of it from the program, and the same call
-/// comes again, made by the kernel or by the program.
+/// Binds that were done just now, by their sockets: a signal may have kept the word of it from the program, and the same bind comes
+/// again, made by the kernel or by the program.
 #[derive(Default)]
-pub struct Binds(BTreeMap<u32, Done>);
+pub struct Binds(BTreeMap<u64, Done>);
 
-/// One: the call, its socket, to which address, and when.
-type Done = (Notification, u64, Vec<u8>, Instant);
+/// One: by which thread, to which address, and when.
+type Done = (u32, Vec<u8>, Instant);
 
 impl Binds {
-    /// A socket was bound to this address.
-    pub fn done(&mut self, call: &Notification, cookie: u64, address: &[u8], now: Instant) {
+    /// A thread has bound a socket to this address.
+    pub fn done(&mut self, thread: u32, cookie: u64, address: &[u8], now: Instant) {
         if self.0.len() >= PASSED {
             self.0.retain(|_, (.., at)| *at + GRACE > now);
         }
-        if self.0.len() < PASSED && call.thread != 0 && guard!("circuits-bound-again") {
-            let one = (*call, cookie, address.to_vec(), now);
-            self.0.insert(call.thread, one);
+        if self.0.len() < PASSED && thread != 0 && guard!("circuits-bound-again") {
+            self.0.insert(cookie, (thread, address.to_vec(), now));
         }
     }
 
-    /// Whether a call says the same as the last bind of its thread, and that was done just now.
-    pub fn is_again(
-        &mut self,
-        call: &Notification,
-        cookie: u64,
-        address: &[u8],
-        now: Instant,
-    ) -> bool {
-        let of = self.0.remove(&call.thread);
-        of.is_some_and(|(before, of, to, at)| {
-            before.is_alike(call) && of == cookie && to == address && at + GRACE > now
-        })
+    /// Whether the same was done just now.
+    pub fn is_again(&self, thread: u32, cookie: u64, address: &[u8], now: Instant) -> bool {
+        let done = self.0.get(&cookie);
+        done.is_some_and(|(by, to, at)| *by == thread && to == address && *at + GRACE > now)
     }
 }
 
@@ -537,32 +528,27 @@ mod tests {
 
     #[test]
     fn a_bind_that_was_done_is_known_when_it_comes_again() {
-        let (now, call) = (Instant::now(), waits(1, 7, Why::Accept, None).call);
-        let other = Notification {
-            arguments: [9; 6],
-            ..call
-        };
-        let thread = Notification { thread: 2, ..call };
+        let now = Instant::now();
         let mut bound = Binds::default();
-        for (again, cookie, address, after, is_again) in [
-            (&call, 3, "here", GRACE / 2, true),
-            (&call, 3, "there", GRACE / 2, false),
-            (&call, 4, "here", GRACE / 2, false),
-            (&other, 3, "here", GRACE / 2, false),
-            (&thread, 3, "here", GRACE / 2, false),
-            (&call, 3, "here", GRACE, false),
+        bound.done(1, 3, b"here", now);
+        // What a handler binds meanwhile is another.
+        bound.done(1, 4, b"there", now);
+        for (thread, cookie, address, after, is_again) in [
+            (1, 3, "here", GRACE / 2, true),
+            (1, 4, "there", GRACE / 2, true),
+            (1, 3, "there", GRACE / 2, false),
+            (1, 5, "here", GRACE / 2, false),
+            (2, 3, "here", GRACE / 2, false),
+            (1, 3, "here", GRACE, false),
         ] {
-            bound.done(&call, 3, b"here", now);
-            let told = bound.is_again(again, cookie, address.as_bytes(), now + after);
-            assert_eq!(told, is_again, "{cookie} {address} {after:?}");
-            // Whatever it was, it is the last that counts.
-            bound.is_again(&call, 0, b"", now);
+            let told = bound.is_again(thread, cookie, address.as_bytes(), now + after);
+            assert_eq!(told, is_again, "{thread} {cookie} {address} {after:?}");
         }
-        for thread in 1..100_000 {
-            bound.done(&Notification { thread, ..call }, 3, b"here", now);
+        for cookie in 1..100_000 {
+            bound.done(1, cookie, b"here", now);
         }
         assert_eq!(bound.0.len(), PASSED);
-        bound.done(&call, 3, b"here", now + GRACE);
+        bound.done(1, 3, b"here", now + GRACE);
         assert_eq!(bound.0.len(), 1, "of long ago none is kept then");
     }
 

@@ -252,8 +252,8 @@ exported! {
         fd
     }
     getsockopt(fd: c_int, level: c_int, option: c_int, value: *mut std::ffi::c_void, length: *mut socklen_t) -> c_int {
-        // What the kernel itself answers comes at once, and SO_ERROR but once.
-        let done = match level == libc::SOL_SOCKET {
+        // The kernel's own, and told but once.
+        let done = match (level, option) == (libc::SOL_SOCKET, libc::SO_ERROR) {
             true => whole(|| real::getsockopt(fd, level, option, value, length)),
             false => told(value, length, |to, n| real::getsockopt(fd, level, option, to, n)),
         };

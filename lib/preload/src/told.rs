@@ -5,9 +5,10 @@
 
 use crate::real::{self, whole};
 use libc::socklen_t;
-use std::cell::{Cell, UnsafeCell};
+use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// As much as is told there: any name, and any option that a circuit has. What there is more room for goes by itself.
 const ROOM: usize = 512;
@@ -23,14 +24,14 @@ struct Place {
 
 struct Told {
     /// How many calls of this thread began to be told something.
-    calls: Cell<u64>,
+    calls: AtomicU64,
     places: [UnsafeCell<Place>; PLACES as usize],
 }
 
 thread_local! {
     static TOLD: Told = const {
         Told {
-            calls: Cell::new(0),
+            calls: AtomicU64::new(0),
             places: [const {
                 UnsafeCell::new(Place { bytes: [0; ROOM], length: 0 })
             }; PLACES as usize],
@@ -97,8 +98,8 @@ unsafe fn once(
         return Came::Well(call(value, length));
     }
     TOLD.with(|own| {
-        let count = own.calls.get() + 1;
-        own.calls.set(count);
+        // In one step: a handler counts as well.
+        let count = own.calls.fetch_add(1, Ordering::Relaxed);
         // INVARIANT: less than there are.
         let place = own.places[(count % PLACES) as usize].get();
         // SAFETY: it is this thread's own, and there are no references to it.
@@ -112,7 +113,7 @@ unsafe fn once(
         // Taken before it is looked whose it is.
         // SAFETY: as above.
         let (long, bytes) = unsafe { (n.read_volatile(), to.read_volatile()) };
-        if own.calls.get() - count >= PLACES {
+        if own.calls.load(Ordering::Relaxed) - count > PLACES {
             return Came::Over(done);
         }
         // SAFETY: the caller's promise: there is so much room.

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/time.h>
+#include <time.h>
 #include <unistd.h>
 static int fd, six;
 static volatile long asked;
@@ -22,14 +23,17 @@ int main(void) {
     struct sigaction by = {.sa_handler = asks, .sa_flags = SA_RESTART};
     struct sockaddr_in here = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK), .sin_port = htons(7)};
     struct sockaddr_in6 there = {.sin6_family = AF_INET6, .sin6_port = htons(8)};
-    struct itimerval every = {{0, 300}, {0, 300}};
     long wrong = 0, done = 0;
     fd = socket(AF_INET, SOCK_STREAM, 0), six = socket(AF_INET6, SOCK_STREAM, 0);
     if (bind(fd, (void *)&here, sizeof here) || listen(fd, 1) || bind(six, (void *)&there, sizeof there)) return 1;
     struct timeval patience = {.tv_usec = 100000};
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-    if (sigaction(SIGALRM, &by, 0) || setitimer(ITIMER_REAL, &every, 0)) return 1;
-    while (asked < 12000) {
+    if (sigaction(SIGALRM, &by, 0)) return 1;
+    time_t until = time(0) + 40;
+    while (asked < 12000 && time(0) < until) {
+        // Once, wherever it is by then.
+        struct itimerval once = {.it_value = {0, 1 + done % 197}};
+        setitimer(ITIMER_REAL, &once, 0);
         struct { struct sockaddr_in name; char behind[16]; } at;
         memset(&at, 0x55, sizeof at);
         socklen_t length = sizeof at.name;
@@ -57,5 +61,5 @@ int main(void) {
         wrong += other < 0 || own_length != sizeof own || length != sizeof own || memcmp(&at.name, &own, sizeof own);
         close(one), close(other);
     }
-    printf("%s, %ld wrong\n", done > 1000 ? "many" : "few", wrong);
+    printf("%s, %ld wrong\n", asked >= 12000 ? "many" : "few", wrong);
 }

@@ -92,14 +92,16 @@ impl Mediator {
 
     /// The same call again, as a signal has the kernel make it whose handler restarts calls, is told what the first came to.
     pub(super) fn bind_of(&mut self, cookie: u64, call: &Call<'_>) -> Result<Came, Errno> {
-        let (address, call) = (call.address()?, call.notification());
-        let is_again = self.bound.is_again(call, cookie, &address, Instant::now());
+        let (address, thread) = (call.address()?, call.thread());
+        let is_again = self
+            .bound
+            .is_again(thread, cookie, &address, Instant::now());
         let done = match self.bind(cookie, &address) {
             Err(Errno::INVAL) if is_again => Ok(Came::To(Ok(0))),
             done => done,
         };
         if let Ok(Came::To(Ok(_))) = done {
-            self.bound.done(call, cookie, &address, Instant::now());
+            self.bound.done(thread, cookie, &address, Instant::now());
         }
         done
     }

@@ -145,7 +145,11 @@ fn a_proxy_has_its_own_endpoints_programs_hear_and_no_others() {
         proxy.send(&Message::new(0, &heard), &[]).unwrap();
         mediator.hear_proxy(slot, &|_| None).unwrap();
     }
-    assert!(told(&web).is_empty());
+    // Who is nobody's is said to be.
+    let of_web = told(&web);
+    let body = of_web[0].0.body::<Convey>().unwrap();
+    assert_eq!((of_web.len(), body.id, body.hears), (1, 0, 0));
+    assert_eq!((body.to_port, body.from_port), (4242, 53));
     let conveyed = told(&near);
     let body = conveyed[0].0.body::<Convey>().unwrap();
     assert_eq!((conveyed.len(), conveyed[0].1), (1, 1));
