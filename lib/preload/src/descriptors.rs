@@ -6,7 +6,7 @@ use crate::cancelled::Held;
 use crate::leave::left;
 use crate::real::{self, whole};
 use crate::record::{RESET, RING, Record};
-use crate::told::{accepted, told};
+use crate::told::{accepted, is_option, told};
 use crate::{forking, gate, given, receive, table, waits};
 use libc::{FD_CLOEXEC, O_NONBLOCK, SOCK_STREAM, c_ulong, sockaddr, socklen_t};
 use std::ffi::{c_char, c_int, c_uint};
@@ -252,10 +252,9 @@ exported! {
         fd
     }
     getsockopt(fd: c_int, level: c_int, option: c_int, value: *mut std::ffi::c_void, length: *mut socklen_t) -> c_int {
-        // The kernel's own, and told but once.
-        let done = match (level, option) == (libc::SOL_SOCKET, libc::SO_ERROR) {
-            true => whole(|| real::getsockopt(fd, level, option, value, length)),
-            false => told(value, length, |to, n| real::getsockopt(fd, level, option, to, n)),
+        let done = match is_option(level, option) {
+            true => told(value, length, |to, n| real::getsockopt(fd, level, option, to, n)),
+            false => whole(|| real::getsockopt(fd, level, option, value, length)),
         };
         let is_error = (level, option) == (libc::SOL_SOCKET, libc::SO_ERROR);
         if done == 0 && is_error && *length as usize >= size_of::<c_int>()

@@ -104,23 +104,57 @@ unsafe fn once(
         let place = own.places[(count % PLACES) as usize].get();
         // SAFETY: it is this thread's own, and there are no references to it.
         let (to, n) = unsafe { (&raw mut (*place).bytes, &raw mut (*place).length) };
-        // SAFETY: as above.
-        unsafe { n.write_volatile(room) };
-        let done = call(to.cast(), n);
-        if done == -1 {
-            return Came::Well(done);
+        // What an option says is read by some as well.
+        // SAFETY: as above, and the caller's promise: there is so much.
+        unsafe {
+            ptr::copy_nonoverlapping(value.cast::<u8>(), to.cast(), room as usize);
+            n.write_volatile(room);
         }
+        let done = call(to.cast(), n);
         // Taken before it is looked whose it is.
         // SAFETY: as above.
         let (long, bytes) = unsafe { (n.read_volatile(), to.read_volatile()) };
-        if own.calls.load(Ordering::Relaxed) - count > PLACES {
-            return Came::Over(done);
+        match own.calls.load(Ordering::Relaxed) - count > PLACES {
+            true if done == -1 => return Came::Well(done),
+            true => return Came::Over(done),
+            false => {}
         }
+        // Some say how much room they need, and fail.
         // SAFETY: the caller's promise: there is so much room.
         unsafe {
-            ptr::copy_nonoverlapping(bytes.as_ptr(), value.cast::<u8>(), room.min(long) as usize);
+            if done != -1 {
+                ptr::copy_nonoverlapping(
+                    bytes.as_ptr(),
+                    value.cast::<u8>(),
+                    room.min(long) as usize,
+                );
+            }
             length.write_unaligned(long);
         }
         Came::Well(done)
     })
+}
+
+/// Whether the operator may answer for an option, which the kernel does of all others: those of other kinds of sockets, some of
+/// which count their length by other things than bytes.
+pub fn is_option(level: c_int, option: c_int) -> bool {
+    const OWN: [c_int; 12] = [
+        libc::SO_REUSEADDR,
+        libc::SO_REUSEPORT,
+        libc::SO_TYPE,
+        libc::SO_ACCEPTCONN,
+        libc::SO_PROTOCOL,
+        libc::SO_DOMAIN,
+        libc::SO_RCVTIMEO,
+        libc::SO_SNDTIMEO,
+        libc::SO_PASSCRED,
+        libc::SO_PASSSEC,
+        libc::SO_PEERNAME,
+        libc::SO_PEERCRED,
+    ];
+    match level {
+        libc::SOL_SOCKET => OWN.contains(&option),
+        libc::IPPROTO_TCP | libc::IPPROTO_UDP | libc::IPPROTO_IP | libc::IPPROTO_IPV6 => true,
+        level => level == stream::LEVEL,
+    }
 }

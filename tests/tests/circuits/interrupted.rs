@@ -6,6 +6,7 @@ use crate::preload::Rings;
 const C: &str = include_str!("interrupted.c");
 const JUMPED: &str = include_str!("jumped.c");
 const NESTED: &str = include_str!("nested.c");
+const OPTIONS: &str = include_str!("options.c");
 
 fn said(which: &str) -> String {
     let rings = Rings::new();
@@ -74,6 +75,19 @@ fn a_handler_asks_for_names_and_options_as_who_it_interrupts_does() {
     rings.scene.compile("nested", NESTED);
     let said = rings.says("web", "exec {r} {f}/nested");
     assert_eq!(said, "many, 0 wrong\n");
+}
+
+/// Of what is no circuit, and what only the kernel knows how long it is.
+#[test]
+fn options_that_the_kernel_answers_are_told_as_without_the_library() {
+    let rings = Rings::new();
+    rings.scene.compile("options", OPTIONS);
+    let without = rings.says("web", "exec {f}/options");
+    assert!(
+        without.contains("570 of a filter: 0 0 570 same"),
+        "{without}"
+    );
+    assert_eq!(rings.says("web", "exec {r} {f}/options"), without);
 }
 
 /// The kernel makes a call again that was done as the signal came, and whose program was not told.
