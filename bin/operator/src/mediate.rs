@@ -571,6 +571,9 @@ impl Mediator {
             return Err(self.counts_refused(slot, Errno::NOSYS, DropReason::IoUring));
         }
         let cookie = call.cookie()?;
+        if !call.is(libc::SYS_bind) {
+            self.bound.goes_on(cookie);
+        }
         let Some(socket) = self.table.socket(cookie) else {
             return self.foreign(call);
         };

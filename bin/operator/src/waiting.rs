@@ -105,6 +105,11 @@ impl Binds {
         let done = self.0.get(&cookie);
         done.is_some_and(|(by, to, at)| *by == thread && to == address && *at + GRACE > now)
     }
+
+    /// Something else is done by that socket: its program knows that it is bound.
+    pub fn goes_on(&mut self, cookie: u64) {
+        self.0.remove(&cookie);
+    }
 }
 
 /// What a call waits for.
@@ -544,6 +549,8 @@ mod tests {
             let told = bound.is_again(thread, cookie, address.as_bytes(), now + after);
             assert_eq!(told, is_again, "{thread} {cookie} {address} {after:?}");
         }
+        bound.goes_on(3);
+        assert!(!bound.is_again(1, 3, b"here", now) && bound.is_again(1, 4, b"there", now));
         for cookie in 1..100_000 {
             bound.done(1, cookie, b"here", now);
         }
