@@ -111,32 +111,26 @@ unsafe fn once(
             n.write_volatile(room);
         }
         let done = call(to.cast(), n);
+        if done == -1 {
+            return Came::Well(done);
+        }
         // Taken before it is looked whose it is.
         // SAFETY: as above.
         let (long, bytes) = unsafe { (n.read_volatile(), to.read_volatile()) };
-        match own.calls.load(Ordering::Relaxed) - count > PLACES {
-            true if done == -1 => return Came::Well(done),
-            true => return Came::Over(done),
-            false => {}
+        if own.calls.load(Ordering::Relaxed) - count > PLACES {
+            return Came::Over(done);
         }
-        // Some say how much room they need, and fail.
         // SAFETY: the caller's promise: there is so much room.
         unsafe {
-            if done != -1 {
-                ptr::copy_nonoverlapping(
-                    bytes.as_ptr(),
-                    value.cast::<u8>(),
-                    room.min(long) as usize,
-                );
-            }
+            ptr::copy_nonoverlapping(bytes.as_ptr(), value.cast::<u8>(), room.min(long) as usize);
             length.write_unaligned(long);
         }
         Came::Well(done)
     })
 }
 
-/// Whether the operator may answer for an option, which the kernel does of all others: those of other kinds of sockets, some of
-/// which count their length by other things than bytes.
+/// Whether the operator may answer for an option. The kernel does of all others: some count their length by other things than bytes, or
+/// say how much room they need as they fail.
 pub fn is_option(level: c_int, option: c_int) -> bool {
     const OWN: [c_int; 12] = [
         libc::SO_REUSEADDR,
